@@ -10,6 +10,9 @@ import (
 var (
 	// ErrFenced says that another process has this instance id. Nothing more may be done by this one.
 	ErrFenced = errors.New("instance id in use by another process")
+	// ErrStaleMembership says that the group coordinator refused a commit, since the membership that it
+	// was made with is no longer valid: it is renewed soon, or the lane is somebody else's.
+	ErrStaleMembership = errors.New("group membership is stale")
 	// ErrForeignCommit says that a lane's committed metadata was not written by Bide, or is empty.
 	ErrForeignCommit = errors.New("committed metadata is not Bide's")
 	// ErrCommitVersion says that a lane's committed metadata is of a version this release cannot read.
@@ -135,8 +138,7 @@ const (
 	Aborted Outcome = iota
 	// Committed says that the plan is in Kafka.
 	Committed
-	// Taken says that neither the plan nor the commit before it stands, or that the membership is no
-	// longer valid: another owner has the lane.
+	// Taken says that neither the plan nor the commit before it stands: another owner wrote.
 	Taken
 )
 
@@ -179,8 +181,8 @@ type Cluster interface {
 	Facts(ctx context.Context, lane Lane) (LaneFacts, error)
 
 	// Committed returns the lane's commit, once no transaction leaves it open: it ends those of a dead
-	// owner itself. found is false where there is none. Errors: [ErrForeignCommit],
-	// [ErrCommitVersion], ctx's; everything else is retried.
+	// owner itself. found is false where there is none. Errors: [ErrForeignCommit] (c then has Next
+	// alone), [ErrCommitVersion], ctx's; everything else is retried.
 	Committed(ctx context.Context, lane Lane) (c Commit, found bool, err error)
 
 	// Start reads the lane from an offset on; batches carry epoch. Stop ends it. Pause keeps the place

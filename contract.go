@@ -51,7 +51,7 @@ type Rejection struct {
 // Error returns the reason.
 func (r *Rejection) Error() string { return r.Reason }
 
-// Contract reads what producers ask for in their headers. Both methods are pure functions of their
+// Contract reads what producers ask for in their headers. Its methods are pure functions of their
 // arguments and static configuration: they never look at a clock, so that a record read twice, on
 // any machine, gets the same answer. Safe for concurrent use.
 type Contract interface {
@@ -62,6 +62,10 @@ type Contract interface {
 	// Judge returns why m may not be delivered to the target that it names (none named, an ingress,
 	// an internal topic, …), or nil. It is asked when m is planned and, to warn early, when accepted.
 	Judge(lane Lane, m *Message) *Rejection
+
+	// Attempt returns how many deliveries of m were tried before it was requeued; 0 for a message as its
+	// producer wrote it.
+	Attempt(m *Message) int
 
 	// Rules returns the rules that static configuration gives an ingress topic today.
 	Rules(topic string) Rules
