@@ -185,7 +185,7 @@ type Cluster interface {
 	// alone), [ErrCommitVersion], ctx's; everything else is retried.
 	Committed(ctx context.Context, lane Lane) (c Commit, found bool, err error)
 
-	// Start reads the lane from an offset on; batches carry epoch. Stop ends it. Pause keeps the place
+	// Start reads the lane from an offset on, not paused; batches carry epoch. Stop ends it. Pause keeps the place
 	// and returns no further batch until Resume. All take effect before the next Poll returns.
 	Start(lane Lane, from int64, epoch uint64)
 	Stop(lane Lane)

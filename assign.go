@@ -1,0 +1,340 @@
+package bide
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// laneState is where a lane stands in its life with this owner.
+type laneState uint8
+
+const (
+	laneElsewhere  laneState = iota // not this owner's
+	laneAssigned                    // its commit is being fetched and claimed
+	laneReading                     // what its log lacks is read from the ingress
+	laneDelivering                  // what is due is delivered
+	laneStopped                     // a human must act; see reason
+)
+
+var laneStateNames = [...]string{"elsewhere", "assigned", "reading", "delivering", "stopped"}
+
+func (s laneState) String() string { return laneStateNames[s] }
+
+// lane is a lane as this process knows it, assigned or not. It lives as long as the scheduler, for
+// its log does.
+type lane struct {
+	id   uint32
+	name Lane
+
+	// storing is held from accepting a batch until it is in the log, and while a takeover changes the
+	// lane's log: an append of an earlier assignment never lands behind a reset.
+	storing sync.Mutex
+
+	mu       sync.Mutex
+	log      LaneLog
+	core     laneCore
+	epoch    uint64 // of the assignment, 0 while elsewhere
+	member   Membership
+	state    laneState
+	reason   string
+	near     horizon
+	ripe     bool          // the delivery loop shall look at it
+	inFlight bool          // core.plan is in a transaction
+	decided  chan struct{} // closed when that transaction's outcome was dealt with
+	abort    context.CancelFunc
+	cancel   context.CancelFunc // ends the takeover
+	paused   bool
+	lagMs    int64 // how late the first message of the last plan was
+	retryAt  int64 // epoch ms before which an aborted plan rests
+	commitAt int64 // epoch ms of the next commit without deliveries; 0: none asked for
+	reset    bool  // the log cannot be read: rebuild it
+}
+
+// Assigned implements [Owner].
+func (s *Scheduler) Assigned(m Membership, added []Lane) {
+	s.joined.Store(true)
+	for _, l := range s.allLanes() {
+		l.mu.Lock()
+		if l.epoch != 0 {
+			l.member = m
+			l.retryAt = 0
+			s.markLocked(l)
+		}
+		l.mu.Unlock()
+	}
+	for _, name := range added {
+		s.assign(s.lane(name), m)
+	}
+	s.logger.Info("assigned", zap.Int("added", len(added)), zap.String("member", m.Member), zap.Int32("generation", m.Generation))
+}
+
+// Revoked implements [Owner].
+func (s *Scheduler) Revoked(ctx context.Context, lanes []Lane) {
+	waits := make([]*lane, 0, len(lanes))
+	for _, name := range lanes {
+		l := s.lane(name)
+		s.release(l)
+		waits = append(waits, l)
+	}
+	for _, l := range waits {
+		s.awaitDecided(ctx, l)
+	}
+	s.logger.Info("revoked", zap.Int("lanes", len(lanes)))
+}
+
+// Lost implements [Owner].
+func (s *Scheduler) Lost(lanes []Lane) {
+	for _, name := range lanes {
+		s.release(s.lane(name))
+	}
+	s.logger.Warn("lost lanes", zap.Int("lanes", len(lanes)))
+}
+
+// lane returns the lane of that name, made on first use.
+func (s *Scheduler) lane(name Lane) *lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, ok := s.mu.lanes[name]
+	if !ok {
+		l = &lane{id: uint32(len(s.mu.byID)), name: name}
+		s.mu.lanes[name] = l
+		s.mu.byID = append(s.mu.byID, l)
+	}
+	return l
+}
+
+// nextEpoch returns a number for an assignment, greater than all before.
+func (s *Scheduler) nextEpoch() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.epochs++
+	return s.mu.epochs
+}
+
+// assign begins a lane's life with this owner.
+func (s *Scheduler) assign(l *lane, m Membership) {
+	s.release(l)
+	epoch := s.nextEpoch()
+	ctx, cancel := context.WithCancel(s.work)
+	l.mu.Lock()
+	l.epoch, l.member, l.state, l.reason = epoch, m, laneAssigned, ""
+	l.cancel = cancel
+	l.mu.Unlock()
+	s.spawn("takeover", func() error { defer cancel(); return s.takeover(ctx, l, epoch) })
+}
+
+// reassign starts a lane anew that is still this owner's, but whose state in memory is not to be
+// trusted any more.
+func (s *Scheduler) reassign(l *lane, epoch uint64, why error) {
+	l.mu.Lock()
+	if l.epoch != epoch {
+		l.mu.Unlock()
+		return
+	}
+	m := l.member
+	l.mu.Unlock()
+	s.logger.Warn("lane starts anew", zap.Stringer("lane", l.name), zap.Error(why))
+	s.assign(l, m)
+}
+
+// release ends a lane's life with this owner. A transaction in flight goes on; its outcome is
+// ignored.
+func (s *Scheduler) release(l *lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.epoch == 0 {
+		return
+	}
+	l.cancel()
+	s.cluster.Stop(l.name)
+	l.epoch, l.state, l.reason = 0, laneElsewhere, ""
+	l.core, l.near = laneCore{}, horizon{}
+	l.ripe, l.paused, l.lagMs, l.retryAt, l.commitAt = false, false, 0, 0, 0
+}
+
+// awaitDecided waits until the lane is in no transaction; where ctx ends first, it has the
+// transaction aborted and waits on, for an undecided one must not outlive the assignment.
+func (s *Scheduler) awaitDecided(ctx context.Context, l *lane) {
+	l.mu.Lock()
+	if !l.inFlight {
+		l.mu.Unlock()
+		return
+	}
+	decided, abort := l.decided, l.abort
+	l.mu.Unlock()
+	select {
+	case <-decided:
+	case <-ctx.Done():
+		abort()
+		<-decided
+	}
+}
+
+// takeover brings an assigned lane to where it reads and delivers. It returns an error only where
+// the process cannot go on.
+func (s *Scheduler) takeover(ctx context.Context, l *lane, epoch uint64) error {
+	s.awaitDecided(ctx, l)
+	for try := 0; ; try++ {
+		err := s.load(ctx, l, epoch)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return nil
+		case errors.As(err, new(*stopError)):
+			s.stopLane(l, epoch, err)
+			return nil
+		case errors.Is(err, ErrLogClosed):
+			return err
+		}
+		s.logger.Warn("lane not taken over yet", zap.Stringer("lane", l.name), zap.Error(err))
+		s.explain(l, epoch, err.Error())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(min(100*time.Millisecond<<min(try, 6), 5*time.Second)):
+		}
+	}
+}
+
+// stopError says that a lane cannot go on before a human acts.
+type stopError struct{ reason string }
+
+func (e *stopError) Error() string { return e.reason }
+
+func stopf(format string, args ...any) error { return &stopError{reason: fmt.Sprintf(format, args...)} }
+
+// stopLane leaves the lane assigned and idle, with the reason in status, log and metrics. Other lanes
+// go on.
+func (s *Scheduler) stopLane(l *lane, epoch uint64, why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.epoch != epoch {
+		return
+	}
+	s.cluster.Stop(l.name)
+	l.state, l.reason = laneStopped, why.Error()
+	s.logger.Error("lane stopped", zap.Stringer("lane", l.name), zap.Error(why))
+}
+
+func (s *Scheduler) explain(l *lane, epoch uint64, reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.epoch == epoch {
+		l.reason = reason
+	}
+}
+
+// load fetches what Kafka and the log know of the lane, decides where to read from, claims the lane
+// and starts reading.
+func (s *Scheduler) load(ctx context.Context, l *lane, epoch uint64) error {
+	facts, err := s.cluster.Facts(ctx, l.name)
+	if err != nil {
+		return fmt.Errorf("ask for partition %s: %w", l.name, err)
+	}
+	log, err := s.log.Lane(l.name)
+	if err != nil {
+		return fmt.Errorf("open the log of %s: %w", l.name, err)
+	}
+	local := log.State()
+	commit, err := s.standing(ctx, l.name, facts, local, log.Waiting())
+	if err != nil {
+		return err
+	}
+
+	l.storing.Lock()
+	defer l.storing.Unlock()
+	l.mu.Lock()
+	reset := l.reset
+	l.mu.Unlock()
+	from, checkpoint, err := s.prepareLog(l.name, log, commit, facts, reset)
+	if err != nil {
+		return err
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.epoch != epoch {
+		return nil
+	}
+	l.log, l.reset = log, false
+	l.core = loadCore(commit, from, checkpoint)
+	l.core.claim(l.name, s.claimed(l.name, commit, facts, max(commit.Next, checkpoint)))
+	l.state, l.reason = laneReading, ""
+	s.cluster.Start(l.name, from, epoch)
+	s.logger.Info("lane assigned", zap.Stringer("lane", l.name),
+		zap.Int64("next", commit.Next), zap.Int64("low", commit.Low), zap.Stringer("cursor", commit.Cursor),
+		zap.Int64("from", from), zap.Int64("checkpoint", checkpoint), zap.Int64("end", facts.End), zap.Int64("waiting", log.Waiting()))
+	s.beginDelivering(l)
+	s.markLocked(l)
+	return nil
+}
+
+// prepareLog keeps what the log holds of the lane where that can be trusted, and empties it
+// otherwise. It returns the offset to read from and the offset up to which effects are in the log.
+func (s *Scheduler) prepareLog(name Lane, log LaneLog, c Commit, facts LaneFacts, reset bool) (from, checkpoint int64, err error) {
+	local := log.State()
+	keep := !reset && local.Confirmed.TopicID == c.TopicID && local.From >= c.Low && local.Checkpoint <= facts.End && !rulesChanged(c.Rules, local)
+	if keep {
+		if err := log.Forget(c.Cursor); err != nil {
+			return 0, 0, fmt.Errorf("drop what is settled from the log of %s: %w", name, err)
+		}
+		from, checkpoint = local.From, local.Checkpoint
+	} else {
+		if reset && facts.Start > c.Low {
+			return 0, 0, stopf("lane %s: its log cannot be read, and its ingress begins at offset %d, so that the messages from offset %d on cannot be read again: restore the data directory, or delete it to go on without them", name, facts.Start, c.Low)
+		}
+		if err := log.Reset(c); err != nil {
+			return 0, 0, fmt.Errorf("empty the log of %s: %w", name, err)
+		}
+		from, checkpoint = c.Low, c.Low
+	}
+	if missing := facts.Start - max(from, checkpoint); missing > 0 {
+		s.metrics.missing.Add(float64(missing))
+		s.logger.Error("ingress records are gone that were to be read again; what of them still waited is lost: give the ingress a longer retention.ms",
+			zap.Stringer("lane", name), zap.Int64("from", max(from, checkpoint)), zap.Int64("start", facts.Start))
+	}
+	return max(from, facts.Start), checkpoint, nil
+}
+
+// rulesChanged reports whether the log has effects of records that are to be read by other rules now.
+func rulesChanged(spans []RuleSpan, local LaneState) bool {
+	for _, span := range spans {
+		if span.From > local.From && span.From < local.Checkpoint {
+			return true
+		}
+	}
+	return false
+}
+
+// claimed returns the commit that takes possession of the lane: the same triple, under the own name,
+// with today's rules from offset on.
+func (s *Scheduler) claimed(name Lane, c Commit, facts LaneFacts, offset int64) Commit {
+	c.Writer = s.nextWriter()
+	c.Lanes = facts.Lanes
+	if rules := s.contract.Rules(name.Topic); RulesAt(c.Rules, offset) != rules || len(c.Rules) == 0 {
+		c.Rules = append(append([]RuleSpan(nil), c.Rules...), RuleSpan{From: offset, Rules: rules})
+	}
+	c.Rules = liveRules(c.Rules, c.Low)
+	return c
+}
+
+func (s *Scheduler) nextWriter() Writer {
+	w := s.writer
+	w.Plan = s.plans.Add(1)
+	return w
+}
+
+// beginDelivering turns a lane whose log holds all that waits to delivering. l.mu is held.
+func (s *Scheduler) beginDelivering(l *lane) {
+	if l.state != laneReading || !l.core.ready() {
+		return
+	}
+	l.state = laneDelivering
+	s.logger.Info("lane delivering", zap.Stringer("lane", l.name), zap.Int64("read", l.core.read), zap.Int64("waiting", l.log.Waiting()))
+	s.loadHorizon(l)
+	s.markLocked(l)
+}
