@@ -1,0 +1,386 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/zap"
+
+	"github.com/bide-mq/bide"
+)
+
+const (
+	// transactTries is how often one call of Transact starts anew by itself: with the next id when one
+	// is busy, with a new client when one was fenced.
+	transactTries = idLimit + 2
+	// decideGrace is how long a call whose context has ended may take to learn what became of a
+	// transaction that it was ending.
+	decideGrace = 3 * time.Second
+	// endTimeout bounds one attempt to end a transaction.
+	endTimeout = 5 * time.Second
+)
+
+// errAlong is why a plan was aborted that had nothing wrong itself.
+var errAlong = errors.New("another plan of the transaction failed")
+
+// Transact runs plans in one transaction; see [bide.Cluster].
+//
+// The commits are sent before the records. So a membership that is no longer valid, or an id whose last
+// transaction has not ended, is noticed before anything is produced, and a lane's offsets are unstable
+// for whoever takes it over from the start of the transaction to its end.
+func (c *Cluster) Transact(ctx context.Context, m bide.Membership, plans []*bide.Plan) []bide.Result {
+	if len(plans) == 0 {
+		return nil
+	}
+	start := time.Now()
+	var results []bide.Result
+	switch err := checkMembership(m); {
+	case c.isOut.Load():
+		results = aborted(plans, fmt.Errorf("%w: %w", bide.ErrStaleMembership, c.errFencedInstance()))
+	case err != nil:
+		results = aborted(plans, err)
+	case c.opt.Mode == AtLeastOnce:
+		results = c.produceThenCommit(ctx, m, plans)
+	case countItems(plans) == 0:
+		results = c.commits.transact(ctx, m, plans)
+	default:
+		results = c.transactItems(ctx, m, plans)
+	}
+	c.metrics.transactionSeconds.Observe(time.Since(start).Seconds())
+	c.metrics.transactions.WithLabelValues(outcomeWord(results[0].Outcome)).Inc()
+	for _, r := range results {
+		for _, f := range r.Failures {
+			c.metrics.produceFailures.WithLabelValues(failureWord(f.Kind)).Inc()
+		}
+	}
+	return results
+}
+
+// transactItems finds an id whose last transaction has ended, and runs the plans under it.
+func (c *Cluster) transactItems(ctx context.Context, m bide.Membership, plans []*bide.Plan) []bide.Result {
+	var err error
+	for range transactTries {
+		var slot *txnSlot
+		if slot, err = c.ids.acquire(ctx); err != nil {
+			return aborted(plans, err)
+		}
+		var client *kgo.Client
+		var id producerIdent
+		if client, id, err = c.ids.ready(ctx, slot); err == nil {
+			var results []bide.Result
+			if results, err = c.transactUnder(ctx, slot, client, id, m, plans); err == nil {
+				return results
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			c.ids.recycle(c.life, slot)
+			return aborted(plans, context.Cause(ctx))
+		case errors.Is(err, kerr.ConcurrentTransactions):
+			c.ids.setAside(slot, err)
+		case isProducerLost(err):
+			c.metrics.fenced.Inc()
+			c.ids.recycle(ctx, slot)
+		default:
+			c.ids.recycle(ctx, slot)
+			return aborted(plans, err)
+		}
+	}
+	return aborted(plans, err)
+}
+
+// transactUnder runs the plans under one id. An error says that nothing was decided and nothing can have
+// been committed: the id has to be fenced. With results the id is dealt with.
+func (c *Cluster) transactUnder(ctx context.Context, slot *txnSlot, client *kgo.Client, id producerIdent, m bide.Membership, plans []*bide.Plan) ([]bide.Result, error) {
+	if err := client.BeginTransaction(); err != nil {
+		return nil, fmt.Errorf("begin a transaction of %s: %w", slot.id, err)
+	}
+	each, err := c.commitPatiently(ctx, id, m, plans)
+	if err != nil && isStale(err) || err != nil && each != nil && !isProducerLost(err) && !errors.Is(err, kerr.ConcurrentTransactions) {
+		c.ids.recycle(ctx, slot)
+		return c.refused(plans, each, err), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	run := c.produceItems(ctx, client, plans)
+	if run.failed() {
+		results := c.failures(ctx, plans, run)
+		c.ids.recycle(ctx, slot)
+		return results, nil
+	}
+	grace, cancel := graceful(ctx, decideGrace)
+	defer cancel()
+	end, stop := context.WithTimeout(grace, endTimeout)
+	err = client.EndTransaction(end, kgo.TryCommit)
+	stop()
+	if err == nil {
+		c.ids.release(slot)
+		return committed(plans), nil
+	}
+	if errors.Is(err, kerr.OperationNotAttempted) {
+		return nil, fmt.Errorf("end a transaction of %s: %w: %w", slot.id, kerr.TransactionAbortable, err)
+	}
+	c.ids.drop(slot)
+	results, fenced := c.readBack(grace, slot.id, plans, fmt.Errorf("end a transaction of %s: %w", slot.id, err))
+	if fenced {
+		c.ids.release(slot)
+	} else {
+		c.ids.setAside(slot, err)
+	}
+	return results, nil
+}
+
+// commitPatiently is txnCommit, repeated while the id's last transaction ends or a coordinator moves.
+func (c *Cluster) commitPatiently(ctx context.Context, id producerIdent, m bide.Membership, plans []*bide.Plan) ([]error, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	start := time.Now()
+	wait := backoff{least: minBusyWait, most: 50 * time.Millisecond}
+	for {
+		each, err := c.txnCommit(ctx, id, m, plans)
+		switch {
+		case errors.Is(err, kerr.ConcurrentTransactions) && time.Since(start) > idBusyLimit,
+			err == nil, !errors.Is(err, kerr.ConcurrentTransactions) && !kerr.IsRetriable(err), isStale(err):
+			return each, err
+		}
+		if !wait.rest(ctx) {
+			return each, err
+		}
+	}
+}
+
+// refused tells each plan why its commit was refused.
+func (c *Cluster) refused(plans []*bide.Plan, each []error, err error) []bide.Result {
+	results := aborted(plans, err)
+	for i := range results {
+		if each != nil {
+			results[i].Err = each[i]
+		}
+		switch e := results[i].Err; {
+		case e == nil:
+			results[i].Err = fmt.Errorf("%w: %w", errAlong, err)
+		case errors.Is(e, kerr.FencedInstanceID):
+			c.setFenced()
+			results[i].Err = fmt.Errorf("%w: %w", bide.ErrStaleMembership, c.errFencedInstance())
+		case isStale(e) && !errors.Is(e, bide.ErrStaleMembership):
+			results[i].Err = fmt.Errorf("%w: %w", bide.ErrStaleMembership, e)
+		}
+	}
+	return results
+}
+
+// readBack learns what became of a transaction whose end was not answered: once its id is initialised
+// anew it is decided, and once the offsets are stable they tell. fenced says that the id is usable.
+func (c *Cluster) readBack(ctx context.Context, txnID string, plans []*bide.Plan, why error) (results []bide.Result, fenced bool) {
+	c.metrics.unknownOutcomes.Inc()
+	c.log.Warn("end of a transaction not answered; reading its outcome back",
+		zap.String("transactional_id", txnID), zap.Error(why))
+	results = make([]bide.Result, len(plans))
+	known := make([]bool, len(plans))
+	wait := backoff{least: minBusyWait, most: 500 * time.Millisecond}
+	for {
+		if !fenced {
+			_, err := c.initProducer(ctx, txnID)
+			fenced = err == nil
+		}
+		open := 0
+		for i, p := range plans {
+			if known[i] {
+				continue
+			}
+			stored, err := c.fetchOffset(ctx, p.Lane, true)
+			if err != nil {
+				open++
+				continue
+			}
+			// The own commit proves itself; any other does only after the id was fenced, for until
+			// then the end may still be under way.
+			if o := verdict(p, stored); fenced || o == bide.Committed {
+				known[i], results[i] = true, bide.Result{Outcome: o, Err: why}
+				if o == bide.Committed {
+					results[i].Err = nil
+				}
+				continue
+			}
+			open++
+		}
+		if open == 0 {
+			return results, fenced
+		}
+		if !wait.rest(ctx) {
+			for i := range plans {
+				if !known[i] {
+					results[i] = bide.Result{Outcome: bide.Taken, Err: fmt.Errorf("outcome not known: %w", why)}
+				}
+			}
+			return results, fenced
+		}
+	}
+}
+
+// produceThenCommit runs plans without a transaction.
+func (c *Cluster) produceThenCommit(ctx context.Context, m bide.Membership, plans []*bide.Plan) []bide.Result {
+	run := c.produceItems(ctx, c.loose, plans)
+	if run.failed() {
+		return c.failures(ctx, plans, run)
+	}
+	wait := backoff{least: minBusyWait, most: time.Second}
+	for {
+		each, err := c.plainCommit(ctx, m, plans)
+		switch {
+		case err == nil:
+			return committed(plans)
+		case isStale(err), !mendable(err), each != nil && !kerr.IsRetriable(err):
+			return c.refused(plans, each, err)
+		}
+		// It may have been made. The same again does no harm, and nothing else may follow before an
+		// answer has come.
+		c.log.Warn("commit not answered; trying again", zap.Error(err))
+		if !wait.rest(ctx) {
+			return aborted(plans, context.Cause(ctx))
+		}
+	}
+}
+
+// commitProducer runs transactions that have commits alone. franz-go ends none without a record, so they
+// are made of plain requests under an id of their own, one after the other.
+type commitProducer struct {
+	cluster *Cluster
+	id      string
+	turn    chan struct{} // capacity 1: held by the transaction that runs
+	ident   producerIdent // zero when the id has to be initialised
+}
+
+func (p *commitProducer) transact(ctx context.Context, m bide.Membership, plans []*bide.Plan) []bide.Result {
+	c := p.cluster
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return aborted(plans, context.Cause(ctx))
+	}
+	var err error
+	for range transactTries {
+		var results []bide.Result
+		if results, err = p.try(ctx, m, plans); err == nil {
+			return results
+		}
+		p.abort(ctx)
+		if ctx.Err() != nil || !isProducerLost(err) && !errors.Is(err, kerr.ConcurrentTransactions) {
+			break
+		}
+		c.metrics.fenced.Inc()
+	}
+	return aborted(plans, err)
+}
+
+// abort ends what was begun under the id. Where that takes too long, the next transaction does it.
+func (p *commitProducer) abort(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, idFenceLimit)
+	defer cancel()
+	p.ident, _ = p.cluster.fence(ctx, p.id)
+}
+
+// try runs one transaction. An error says that nothing can have been committed, provided that the id is
+// initialised before it is used again.
+func (p *commitProducer) try(ctx context.Context, m bide.Membership, plans []*bide.Plan) ([]bide.Result, error) {
+	c := p.cluster
+	if p.ident == (producerIdent{}) {
+		ident, err := c.fence(ctx, p.id)
+		if err != nil {
+			return nil, err
+		}
+		p.ident = ident
+	}
+	each, err := c.commitPatiently(ctx, p.ident, m, plans)
+	if err != nil {
+		if isStale(err) || each != nil && !isProducerLost(err) && !errors.Is(err, kerr.ConcurrentTransactions) {
+			p.abort(ctx)
+			return c.refused(plans, each, err), nil
+		}
+		return nil, err
+	}
+	grace, cancel := graceful(ctx, decideGrace)
+	defer cancel()
+	if err := p.end(grace); err != nil {
+		p.ident = producerIdent{}
+		results, _ := c.readBack(grace, p.id, plans, err)
+		return results, nil
+	}
+	return committed(plans), nil
+}
+
+// end commits. From transaction.version 2 on the answer has the next epoch.
+func (p *commitProducer) end(ctx context.Context) error {
+	c := p.cluster
+	two, err := c.txnVersionTwo(ctx)
+	if err != nil {
+		return err
+	}
+	client := c.plain
+	if !two {
+		client = c.capped
+	}
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	wait := backoff{least: minBusyWait, most: maxBusyWait}
+	for {
+		req := kmsg.NewPtrEndTxnRequest()
+		req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Commit = p.id, p.ident.id, p.ident.epoch, true
+		resp, err := req.RequestWith(ctx, client)
+		if err == nil {
+			err = kerr.ErrorForCode(resp.ErrorCode)
+		}
+		switch {
+		case err == nil:
+			if resp.Version >= 5 && resp.ProducerID >= 0 {
+				p.ident.id, p.ident.epoch = resp.ProducerID, resp.ProducerEpoch
+			}
+			return nil
+		case !errors.Is(err, kerr.ConcurrentTransactions) || !wait.rest(ctx):
+			return fmt.Errorf("end a transaction of %s: %w", p.id, err)
+		}
+	}
+}
+
+// graceful returns a context that outlives ctx by d.
+func graceful(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.AfterFunc(d, cancel)
+		context.AfterFunc(late, func() { t.Stop() })
+	})
+	return late, func() {
+		stop()
+		cancel()
+	}
+}
+
+func countItems(plans []*bide.Plan) (n int) {
+	for _, p := range plans {
+		n += len(p.Items)
+	}
+	return n
+}
+
+func committed(plans []*bide.Plan) []bide.Result {
+	results := make([]bide.Result, len(plans))
+	for i := range results {
+		results[i].Outcome = bide.Committed
+	}
+	return results
+}
+
+func aborted(plans []*bide.Plan, err error) []bide.Result {
+	results := make([]bide.Result, len(plans))
+	for i := range results {
+		results[i] = bide.Result{Outcome: bide.Aborted, Err: err}
+	}
+	return results
+}
