@@ -111,50 +111,55 @@ func (o *OAuth) tokens(log *zap.Logger) func(ctx context.Context) (string, error
 	if o.TokenFile != "" {
 		return func(context.Context) (string, error) { return readSecret(o.TokenFile) }
 	}
-	return (&tokenEndpoint{conf: o, log: log}).current
+	return (&tokenCache{ask: (&tokenEndpoint{conf: o}).ask, log: log}).current
 }
 
-// tokenEndpoint gets tokens by client credentials and keeps the last one.
-type tokenEndpoint struct {
-	conf *OAuth
-	log  *zap.Logger
+// tokenCache keeps the last token.
+type tokenCache struct {
+	ask func(ctx context.Context) (*oauth2.Token, error)
+	log *zap.Logger
 
 	mu struct {
-		sync.Mutex // held during a request: connections opened together need one token, not one each
+		sync.Mutex // held while asking: connections opened together need one token, not one each
 		token      *oauth2.Token
 		refresh    time.Time // from when on another is asked for
-		secret     string
-		request    *clientcredentials.Config // made anew with the secret; remembers how the endpoint takes it
 	}
 }
 
 // current returns the kept token, or a new one. One without an expiry is not kept.
-func (e *tokenEndpoint) current(ctx context.Context) (string, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	asked := time.Now()
-	if e.mu.token != nil && asked.Before(e.mu.refresh) {
-		return e.mu.token.AccessToken, nil
+func (c *tokenCache) current(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.mu.token != nil && now.Before(c.mu.refresh) {
+		return c.mu.token.AccessToken, nil
 	}
-	token, err := e.askLocked(ctx)
+	token, err := c.ask(ctx)
 	if err != nil {
-		if e.mu.token != nil && asked.Before(e.mu.token.Expiry) {
-			e.log.Warn("token endpoint gives no new token; the old one is still good",
-				zap.Time("until", e.mu.token.Expiry), zap.Error(err))
-			return e.mu.token.AccessToken, nil
+		if c.mu.token != nil && now.Before(c.mu.token.Expiry) {
+			c.log.Warn("token endpoint gives no new token; the old one is still good",
+				zap.Time("until", c.mu.token.Expiry), zap.Error(err))
+			return c.mu.token.AccessToken, nil
 		}
 		return "", fmt.Errorf("token endpoint: %w", err)
 	}
 	// The broker asks for authentication again shortly before a token's end; by then it must be given
 	// another one. Four fifths is what the Java client takes.
-	e.mu.token, e.mu.refresh = nil, time.Time{}
-	if life := token.Expiry.Sub(asked); !token.Expiry.IsZero() && life > 0 {
-		e.mu.token, e.mu.refresh = token, asked.Add(life/5*4)
+	c.mu.token, c.mu.refresh = nil, time.Time{}
+	if life := token.Expiry.Sub(now); !token.Expiry.IsZero() && life > 0 {
+		c.mu.token, c.mu.refresh = token, now.Add(life/5*4)
 	}
 	return token.AccessToken, nil
 }
 
-func (e *tokenEndpoint) askLocked(ctx context.Context) (*oauth2.Token, error) {
+// tokenEndpoint asks for tokens. Not safe for concurrent use.
+type tokenEndpoint struct {
+	conf    *OAuth
+	secret  string
+	request *clientcredentials.Config // made anew with the secret; remembers how the endpoint takes it
+}
+
+func (e *tokenEndpoint) ask(ctx context.Context) (*oauth2.Token, error) {
 	secret := string(e.conf.ClientSecret)
 	if e.conf.ClientSecretFile != "" {
 		var err error
@@ -162,13 +167,13 @@ func (e *tokenEndpoint) askLocked(ctx context.Context) (*oauth2.Token, error) {
 			return nil, err
 		}
 	}
-	if e.mu.request == nil || secret != e.mu.secret {
+	if e.request == nil || secret != e.secret {
 		params := url.Values{}
 		for name, value := range e.conf.Params {
 			params.Set(name, value)
 		}
-		e.mu.secret = secret
-		e.mu.request = &clientcredentials.Config{
+		e.secret = secret
+		e.request = &clientcredentials.Config{
 			ClientID: e.conf.ClientID, ClientSecret: secret,
 			TokenURL: e.conf.TokenURL, Scopes: e.conf.Scopes, EndpointParams: params,
 		}
@@ -179,7 +184,7 @@ func (e *tokenEndpoint) askLocked(ctx context.Context) (*oauth2.Token, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
-	token, err := e.mu.request.Token(context.WithValue(ctx, oauth2.HTTPClient, client))
+	token, err := e.request.Token(context.WithValue(ctx, oauth2.HTTPClient, client))
 	var refused *oauth2.RetrieveError
 	if errors.As(err, &refused) && refused.Response != nil {
 		// Its own text has the whole body of the answer, which is not ours to log.
