@@ -163,6 +163,9 @@ func inspect[T any](t testing.TB, w *Wheel[T]) {
 	t.Helper()
 	timers := 0
 	for level, wheel := range w.wheels {
+		if wheel == nil && w.queue.slots[level] == 0 && w.current.level() != level {
+			continue
+		}
 		for slot := range slots {
 			b := bucket(level*slots + slot)
 			queued := w.queue.slots[level]>>slot&1 == 1
@@ -311,8 +314,8 @@ func FuzzWheelAgreesWithHeap(f *testing.F) {
 // TestRandomScriptsAgreeWithHeap is the fuzz test's model over scripts of its own making.
 func TestRandomScriptsAgreeWithHeap(t *testing.T) {
 	rnd := newRand(t)
-	for range 300 {
-		b := make([]byte, 64+rnd.IntN(2048))
+	for range 200 {
+		b := make([]byte, 64+rnd.IntN(448))
 		for i := range b {
 			b[i] = byte(rnd.Uint32())
 		}
@@ -321,14 +324,14 @@ func TestRandomScriptsAgreeWithHeap(t *testing.T) {
 }
 
 // TestACenturyOfUptimeAgreesWithHeap prevents what only a long life shows: a top wheel that wraps, after days or
-// years, with one long timer in it. The clock jumps by up to a week at a time over 300 years of milliseconds.
+// years, with one long timer in it. The clock jumps by up to a week at a time over 200 years of milliseconds.
 func TestACenturyOfUptimeAgreesWithHeap(t *testing.T) {
 	rnd := newRand(t)
 	const day, year = 86_400_000, 365 * 86_400_000
 	m := newModel(t, 0)
 	m.add(math.MaxInt64)
 	m.add(1000 * year)
-	for m.until < 300*year {
+	for m.until < 200*year {
 		for range rnd.IntN(8) {
 			m.add(after(m.until, rnd.Int64N([]int64{10, 1000, day, 40 * day, 20 * year}[rnd.IntN(5)])))
 		}

@@ -123,7 +123,10 @@ func (w *Wheel[T]) Next() (at Tick, ok bool) {
 		return tickOf(w.now), true
 	}
 	_, start, ok := w.queue.peek(w.now)
-	return tickOf(start), ok
+	if !ok {
+		return 0, false
+	}
+	return tickOf(start), true
 }
 
 // Advance moves the wheel to now and appends to dst the values of the timers that are due, in order of
