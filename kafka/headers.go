@@ -140,7 +140,7 @@ const headerPrefix = "delay-"
 // isOurs reports whether a header name is of the contract's name space. The case of letters does not
 // count: a misspelt Delay-For has to be rejected, not taken for the producer's own and delivered now.
 func isOurs(name string) bool {
-	return len(name) >= len(headerPrefix) && strings.EqualFold(name[:len(headerPrefix)], headerPrefix)
+	return len(name) >= len(headerPrefix) && name[0]|0x20 == 'd' && strings.EqualFold(name[:len(headerPrefix)], headerPrefix)
 }
 
 // headerSet says where in a record's headers each one of the contract stands: 1 + the index of the
