@@ -82,7 +82,7 @@ func (s *Scheduler) prepare(l *lane, t *transaction, sharers int) error {
 	defer l.mu.Unlock()
 	l.ripe = false
 	switch {
-	case l.epoch == 0 || l.state == laneStopped:
+	case l.state != laneReading && l.state != laneDelivering:
 		return nil
 	case l.inFlight:
 		l.ripe = true // looked at again when the transaction has ended
@@ -100,8 +100,12 @@ func (s *Scheduler) prepare(l *lane, t *transaction, sharers int) error {
 			return err
 		}
 	}
-	if l.core.plan == nil || s.nowMs() < l.retryAt {
-		return nil // a timer marks the lane when that is over
+	if l.core.plan == nil {
+		return nil
+	}
+	if s.nowMs() < l.retryAt {
+		l.core.plan.more = true // what had the lane looked at comes after the plan; a timer marks it then
+		return nil
 	}
 	t.member = l.member
 	t.lanes, t.epochs, t.plans = append(t.lanes, l), append(t.epochs, l.epoch), append(t.plans, l.core.plan)
@@ -120,7 +124,7 @@ func (s *Scheduler) plan(l *lane, budget Budget, sharers int) error {
 	after, upTo, ok := l.core.window(nowMs)
 	if !ok {
 		if until := l.core.holdUntil(nowMs); until > nowMs && l.core.ready() {
-			s.timers.add(until, timer{lane: l.id, kind: look})
+			s.look(l, until)
 		}
 		return nil
 	}
@@ -213,6 +217,9 @@ func (s *Scheduler) conclude(l *lane, epoch uint64, f *flight, r Result) error {
 	defer close(l.decided)
 	l.inFlight, l.abort = false, nil
 	if l.epoch != epoch || err != nil {
+		if l.ripe {
+			s.ripe.push(l) // marked by its next assignment, while it was in this transaction
+		}
 		return err
 	}
 	switch r.Outcome {
@@ -261,12 +268,13 @@ func (s *Scheduler) tryAgain(l *lane, f *flight, r Result) {
 		l.reason = "last transaction failed: " + r.Err.Error()
 	}
 	l.retryAt = s.nowMs() + wait.Milliseconds()
+	f.more = f.more || l.ripe
 	l.ripe = false
 	if wait == 0 {
 		s.markLocked(l)
 		return
 	}
-	s.timers.add(l.retryAt, timer{lane: l.id, kind: look})
+	s.look(l, l.retryAt)
 }
 
 // fateAfter returns what becomes of an item after a failure of its own.

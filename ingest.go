@@ -144,7 +144,7 @@ func (s *Scheduler) stored(a *arrival) {
 	}
 	if l.commitAt == 0 && l.core.uncommitted() > 0 {
 		l.commitAt = nowMs + s.limits.CommitEvery.Milliseconds()
-		s.timers.add(l.commitAt, timer{lane: l.id, kind: look})
+		s.look(l, l.commitAt)
 	}
 	s.pauseLocked(l)
 }

@@ -36,12 +36,13 @@ const (
 type timerKind uint8
 
 const (
-	dueSlot timerKind = iota // something of the lane is due at dueMs
+	dueSlot timerKind = iota // something of the lane is due
 	look                     // the delivery loop shall look at the lane
 	edge                     // the next stretch of the lane is to be loaded
 )
 
-// timer is what the wheel holds; without pointers, so that the collector never scans it.
+// timer is what the wheel holds, dueMs being the wall time for which it was set, but for an edge, which
+// may move; without pointers, so that the collector never scans it.
 type timer struct {
 	dueMs int64
 	lane  uint32
@@ -129,6 +130,11 @@ func (s *Scheduler) loadStretch(l *lane) {
 	}
 }
 
+// look has the delivery loop look at the lane at a moment, epoch ms.
+func (s *Scheduler) look(l *lane, ms int64) {
+	s.timers.add(ms, timer{dueMs: ms, lane: l.id, kind: look})
+}
+
 // setTimer sees to it that the lane is looked at when something with that due is. l.mu is held.
 func (s *Scheduler) setTimer(l *lane, dueMs int64) {
 	switch {
@@ -180,21 +186,19 @@ func (s *Scheduler) runWheel(ctx context.Context) error {
 // fire does what a timer is for. l.mu is held.
 func (s *Scheduler) fire(l *lane, t timer, nowMs int64) {
 	switch {
-	case l.state != laneDelivering && t.kind != look:
-		return
-	case t.kind == look:
+	case l.state != laneReading && l.state != laneDelivering:
 	case t.kind == edge:
 		l.near.edgeMs = 0
 		s.loadStretch(l)
-		return
 	case t.dueMs > nowMs:
 		// The wall clock was set back, or is slower than the monotonic one: the hint came too soon.
 		s.timers.after(t.dueMs-nowMs, t)
-		return
 	default:
-		l.near.clear(t.dueMs)
+		if t.kind == dueSlot {
+			l.near.clear(t.dueMs)
+		}
+		s.markLocked(l)
 	}
-	s.markLocked(l)
 }
 
 func (s *Scheduler) laneByID(id uint32) *lane {
@@ -231,6 +235,7 @@ func (s *Scheduler) extend(l *lane) error {
 	from, to := max(l.near.to, now), now+horizonMs
 	if l.state != laneDelivering || from >= to {
 		l.near.loading = false
+		s.setEdge(l)
 		l.mu.Unlock()
 		return nil
 	}

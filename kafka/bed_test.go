@@ -45,7 +45,7 @@ func onBrokers(t *testing.T, test func(t *testing.T, b *bed)) {
 
 // bed is a broker with an ingress of its own, two targets and a dead-letter topic.
 type bed struct {
-	t       *testing.T
+	t       testing.TB
 	fake    *kfake.Cluster // nil for a real broker
 	addr    string
 	name    string
@@ -57,7 +57,7 @@ type bed struct {
 	plans   uint64
 }
 
-func newBed(t *testing.T, addr string) *bed {
+func newBed(t testing.TB, addr string) *bed {
 	b := &bed{t: t, addr: addr, name: fmt.Sprintf("core-%s-%08x", strings.ToLower(strings.NewReplacer("/", "-", ":", "-").Replace(t.Name())), rand.Uint32())}
 	if len(b.name) > 150 {
 		b.name = b.name[len(b.name)-150:]
@@ -282,4 +282,34 @@ func (b *bed) stored(c *Cluster, lane bide.Lane) bide.Commit {
 		b.t.Fatalf("commit of %s: found %v, %v", lane, found, err)
 	}
 	return got
+}
+
+// before returns a lane's commit, zero where there is none.
+func (b *bed) before(c *Cluster, lane bide.Lane) bide.Commit {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 30*time.Second)
+	defer cancel()
+	got, _, err := c.Committed(ctx, lane)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return got
+}
+
+// leave ends the membership for good, so that another instance need not wait for a session to end.
+func (p *process) leave() {
+	p.b.t.Helper()
+	p.stop()
+	if err := <-p.done; err != nil {
+		p.b.t.Fatalf("join returned %v", err)
+	}
+	instance := p.opt.Instance
+	resp, err := p.b.admin.LeaveGroup(p.b.t.Context(), kadm.LeaveGroup(p.opt.Group).InstanceIDs(instance))
+	if err == nil {
+		err = resp[instance].Err
+	}
+	if err != nil {
+		p.b.t.Fatal(err)
+	}
+	p.Close()
 }

@@ -1,10 +1,12 @@
 package kafka
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -259,6 +261,79 @@ func TestPartitionsAreThoseOfTheJavaClient(t *testing.T) {
 	if len(seen) != 3 {
 		t.Errorf("a null key went to %v", seen)
 	}
+}
+
+func TestRecordsArriveWhereAndAsTheyWereBuilt(t *testing.T) {
+	onBrokers(t, func(t *testing.T, b *bed) {
+		c := newTestContract(t, ContractOptions{Ingresses: []Ingress{{Topic: b.ingress, Target: b.targets[0]}}})
+		lane := b.lane(3)
+		client, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.RecordPartitioner(Partitioner()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+
+		rec := sent()
+		rec.Key, rec.Value = nil, []byte{}
+		rec.Headers = []bide.Header{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}, {Key: "", Value: []byte{0, 255}}}
+		untouched := accept(t, c, rec)
+		named := accept(t, c, sent(HeaderToPartition, "1"))
+		missing := accept(t, c, sent(HeaderToPartition, "2")) // of partitions 0 and 1
+		keyed := accept(t, c, sent(HeaderToKey, "abc"))       // hash 479470107
+		again := accept(t, c, sent())
+		again.Fate = bide.Fate{Kind: bide.Requeue, UntilMs: sentMs + 5, Attempt: 1}
+
+		produce := func(it *bide.Item) (*kgo.Record, error) {
+			r := c.record(lane, it, time.Now().UnixMilli())
+			return r, client.ProduceSync(t.Context(), r).FirstErr()
+		}
+		if _, err := produce(missing); err == nil || !strings.HasPrefix(err.Error(), "invalid record partitioning choice") {
+			t.Errorf("a partition that does not exist: %v", err)
+		}
+		for _, tt := range []struct {
+			it        *bide.Item
+			topic     string
+			partition int32 // -1 for any
+		}{
+			{untouched, b.targets[0], -1},
+			{named, b.targets[0], 1},
+			{keyed, b.targets[0], 479470107 % 2},
+			{again, b.ingress, 3},
+		} {
+			r, err := produce(tt.it)
+			if err != nil || r.Topic != tt.topic || tt.partition >= 0 && r.Partition != tt.partition {
+				t.Fatalf("at %s/%d, expected %s/%d: %v", r.Topic, r.Partition, tt.topic, tt.partition, err)
+			}
+			got := fetchOne(t, b.addr, r.Topic, r.Partition, r.Offset)
+			if !reflect.DeepEqual(got.Key, r.Key) || !reflect.DeepEqual(got.Value, r.Value) || !reflect.DeepEqual(append([]kgo.RecordHeader{}, got.Headers...), r.Headers) {
+				t.Errorf("read\n%#v, written\n%#v", got, r)
+			}
+			if tt.it == again {
+				m, rejected := c.Accept(asRead(got, got.Offset), bide.Rules{})
+				if rejected != nil || m.DueMs != sentMs+5 {
+					t.Errorf("requeued: due %d, %v", m.DueMs, rejected)
+				}
+			}
+		}
+	})
+}
+
+func fetchOne(t *testing.T, addr, topic string, partition int32, offset int64) *kgo.Record {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
+		topic: {partition: kgo.NewOffset().At(offset)},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	fetches := client.PollRecords(ctx, 1)
+	if err := fetches.Err(); err != nil || fetches.NumRecords() != 1 {
+		t.Fatalf("%d records, %v", fetches.NumRecords(), err)
+	}
+	return fetches.Records()[0]
 }
 
 func BenchmarkDelivery(b *testing.B) {

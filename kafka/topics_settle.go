@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -117,8 +118,8 @@ func describeTopics(ctx context.Context, cl *kgo.Client, topics []*settledTopic)
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
 			missing = append(missing, t)
 		case errors.Is(err, kerr.TopicAuthorizationFailed):
-			t.err = unfit(t.plan.name, "(%s) may not be described, or does not exist; allow %v on it: %s",
-				t.plan.role, t.plan.rights, t.commands.allow(t.plan.name, t.plan.rights...))
+			t.err = unfit(t.plan.name, "(%s) may not be described, or does not exist; allow %s on it (and Create, where Bide is to make it): %s",
+				t.plan.role, strings.Join(t.plan.rights, ", "), t.commands.allow(t.plan.name, t.plan.rights...))
 		case kerr.IsRetriable(err):
 			t.err = fmt.Errorf("describe topic %s: %w", t.plan.name, err)
 		default:

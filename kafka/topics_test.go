@@ -325,7 +325,7 @@ func TestMissingRightsAreNamedWithTheCommand(t *testing.T) {
 		"absent (ingress) does not exist, and Bide may not create it; allow Create on the topic",
 		"--operation Create --operation Read --operation Write --operation DescribeConfigs --topic absent",
 		"--create --topic absent --config cleanup.policy=delete",
-		"hidden (ingress) may not be described, or does not exist; allow [Read Write DescribeConfigs] on it",
+		"hidden (ingress) may not be described, or does not exist; allow Read, Write, DescribeConfigs on it",
 		"--operation Read --operation Write --operation DescribeConfigs --topic hidden",
 	} {
 		if !strings.Contains(err.Error(), want) {

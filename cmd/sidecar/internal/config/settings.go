@@ -92,7 +92,7 @@ var settings = []Setting{
 	{Key: "annotate", Doc: "add delay-origin, delay-due and delay-origin-timestamp to delivered messages"},
 	{Key: "http-addr", Doc: "address of /metrics, /livez and /readyz; empty: none"},
 	{Key: "pprof", Doc: "serve profiles under /debug/pprof/"},
-	{Key: "log.level", Doc: "least level that is logged", Choices: []string{"debug", "info", "warn", "error"}},
+	{Key: "log.level", Doc: "least level that is logged; trace has every request to a broker", Choices: []string{"trace", "debug", "info", "warn", "error"}},
 	{Key: "log.format", Doc: "json for machines, console for eyes", Choices: []string{"json", "console"}},
 	{Key: "client-id", Doc: "name by which brokers know the client in logs and quotas"},
 	{Key: "dial-timeout", Doc: "how long opening a connection may take"},

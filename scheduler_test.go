@@ -1,0 +1,312 @@
+package bide
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 takes a fresh one")
+
+var laneA, laneB = Lane{"in", 0}, Lane{"in", 1}
+
+// running is a scheduler at work.
+type running struct {
+	*Scheduler
+	p    *process
+	stop context.CancelFunc
+	done chan error
+}
+
+func start(t *testing.T, k *fakeKafka, log Log, tweak ...func(*Options)) *running {
+	t.Helper()
+	o := Options{Cluster: k.process(), Log: log, Contract: fakeContract{}, Instance: "one"}
+	for _, f := range tweak {
+		f(&o)
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{Scheduler: s, p: o.Cluster.(*process), stop: cancel, done: make(chan error, 1)}
+	go func() { r.done <- s.Run(ctx) }()
+	return r
+}
+
+// end stops the scheduler as SIGTERM does.
+func (r *running) end(t *testing.T) {
+	t.Helper()
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Errorf("run: %v", err)
+	}
+}
+
+// kill ends the scheduler as SIGKILL does, and takes what it had not synced.
+func (r *running) kill(log *fakeLog) *fakeLog {
+	after := log.crash()
+	r.p.kill()
+	<-r.done
+	r.stop()
+	return after
+}
+
+func TestMessagesArriveInTheirMillisecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		r := start(t, k, newFakeLog())
+		begin := time.Now()
+		delays := []time.Duration{
+			0, time.Millisecond, 63 * time.Millisecond, 64 * time.Millisecond, time.Second, horizonMs * time.Millisecond,
+			(horizonMs + 1) * time.Millisecond, 40 * time.Second, 49*24*time.Hour + 17*time.Hour, 365 * 24 * time.Hour, 200 * 365 * 24 * time.Hour,
+		}
+		for i, d := range delays {
+			k.produce(laneA, fmt.Sprint(i), dueAt(begin.Add(d)))
+		}
+		for i, d := range delays {
+			time.Sleep(time.Until(begin.Add(d)))
+			time.Sleep(20 * time.Millisecond)
+			seen := k.deliveries()
+			due := 0
+			for _, other := range delays {
+				if other <= d+20*time.Millisecond {
+					due++
+				}
+			}
+			if len(seen) != due {
+				t.Fatalf("%v: %d delivered, want %d", d, len(seen), due)
+			}
+			late := seen[i].at.Sub(begin.Add(d))
+			if late < 0 || late > 15*time.Millisecond {
+				t.Errorf("%v: delivered %v after due", d, late)
+			}
+		}
+		r.end(t)
+	})
+}
+
+func TestALateArrivalIsHeldUntilItIsDueByTheOwnersClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		begin := time.Now()
+		// An owner whose clock is a minute ahead has moved the cursor past what is due in ten seconds.
+		k.commits[laneA] = Commit{Cursor: Position{begin.Add(time.Minute).UnixMilli(), 0}, TopicID: k.topicID, Lanes: 1}
+		r := start(t, k, newFakeLog())
+		k.produce(laneA, "late", dueAt(begin.Add(10*time.Second)))
+		time.Sleep(10*time.Second - time.Millisecond)
+		if n := len(k.deliveries()); n != 0 {
+			t.Fatalf("%d delivered before due", n)
+		}
+		time.Sleep(50 * time.Millisecond)
+		if n := len(k.deliveries()); n != 1 {
+			t.Fatalf("%d delivered when due, want 1", n)
+		}
+		r.end(t)
+	})
+}
+
+func TestBadRecordsBecomeDeadLettersAndTheLaneGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		r := start(t, k, newFakeLog())
+		k.produce(laneA, "bad", Header{Key: "due", Value: []byte("soon")})
+		k.produce(laneA, "nowhere")
+		k.produce(laneA, "good")
+		time.Sleep(time.Second)
+		codes := map[string]string{}
+		for _, d := range k.deliveries() {
+			code := "delivered"
+			if d.item.Fate.Kind == DeadLetter {
+				code = d.item.Fate.Rejection.Code
+			}
+			codes[string(d.item.Key)] = code
+		}
+		want := map[string]string{"bad": "malformed-header", "nowhere": "no-target", "good": "delivered"}
+		if fmt.Sprint(codes) != fmt.Sprint(want) {
+			t.Errorf("got %v, want %v", codes, want)
+		}
+		r.end(t)
+		if c := k.commit(laneA); c.Next != 3 || c.Low != 3 {
+			t.Errorf("next %d low %d, want 3 3", c.Next, c.Low)
+		}
+	})
+}
+
+func TestOffsetsAreCommittedThoughNothingIsDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		r := start(t, k, newFakeLog())
+		k.produce(laneA, "far", dueAt(time.Now().Add(time.Hour)))
+		time.Sleep(1100 * time.Millisecond)
+		if c := k.commit(laneA); c.Next != 1 || c.Low != 0 {
+			t.Errorf("next %d low %d, want 1 0", c.Next, c.Low)
+		}
+		r.end(t)
+	})
+}
+
+func TestAStepOfTheClockLosesNothingAndDeliversNothingEarly(t *testing.T) {
+	for _, step := range []time.Duration{time.Hour, -time.Hour} {
+		t.Run(step.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := newFakeKafka(laneA)
+				begin := time.Now()
+				wall := func() time.Time {
+					if now := time.Now(); now.Sub(begin) >= 10*time.Second {
+						return now.Add(step)
+					}
+					return time.Now()
+				}
+				r := start(t, k, newFakeLog(), func(o *Options) { o.Wall = wall })
+				for i := range 200 {
+					k.produce(laneA, fmt.Sprint(i), dueAt(begin.Add(time.Duration(i)*time.Minute)))
+				}
+				time.Sleep(12 * time.Second)
+				for range 400 {
+					time.Sleep(time.Minute)
+					for _, d := range k.deliveries() {
+						at := d.at
+						if at.Sub(begin) >= 10*time.Second {
+							at = at.Add(step)
+						}
+						if at.UnixMilli() < d.item.DueMs {
+							t.Fatalf("message due %d delivered at %d", d.item.DueMs, at.UnixMilli())
+						}
+					}
+				}
+				if n := len(k.deliveries()); n != 200 {
+					t.Errorf("%d delivered, want 200", n)
+				}
+				r.end(t)
+			})
+		})
+	}
+}
+
+func TestRequeuedMessagesComeBackAndOthersAreNotHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		down := true
+		k.fate = func(plans []*Plan) (bool, Result) {
+			res := Result{Outcome: Committed}
+			for _, p := range plans {
+				for i, item := range p.Items {
+					if down && string(item.Key) == "down" && item.Fate.Kind == Deliver {
+						res.Outcome, res.Err = Aborted, errors.New("no leader")
+						res.Failures = append(res.Failures, Failure{Item: i, Kind: Unavailable, Rejection: &Rejection{Code: "unavailable"}})
+					}
+				}
+			}
+			return res.Outcome == Committed, res
+		}
+		r := start(t, k, newFakeLog())
+		k.produce(laneA, "down")
+		k.produce(laneA, "up")
+		time.Sleep(500 * time.Millisecond)
+		if seen := k.deliveries(); len(seen) != 1 || string(seen[0].item.Key) != "up" {
+			t.Fatalf("seen %v, want up alone", seen)
+		}
+		k.mu.Lock()
+		down = false
+		k.mu.Unlock()
+		time.Sleep(time.Minute)
+		if seen := k.deliveries(); len(seen) != 2 {
+			t.Errorf("%d delivered after the target came back, want 2", len(seen))
+		}
+		r.end(t)
+	})
+}
+
+// TestNothingIsLostEarlyOrTwice drives schedulers one after another through random produces, kills,
+// lost disks, aborted transactions and unknown outcomes.
+func TestNothingIsLostEarlyOrTwice(t *testing.T) {
+	for i := range 30 {
+		seed := *seedFlag
+		if seed == 0 {
+			seed = rand.Uint64()
+		}
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Logf("seed %d", seed)
+			synctest.Test(t, func(t *testing.T) { torment(t, rand.New(rand.NewPCG(seed, 0))) })
+		})
+		if *seedFlag != 0 {
+			break
+		}
+	}
+}
+
+func torment(t *testing.T, rnd *rand.Rand) {
+	k := newFakeKafka(laneA, laneB)
+	k.fate = func([]*Plan) (bool, Result) {
+		if rnd.IntN(10) == 0 {
+			return false, Result{Outcome: Aborted, Err: errors.New("injected")}
+		}
+		return true, Result{Outcome: Committed}
+	}
+	log := newFakeLog()
+	r := start(t, k, log)
+	produced := map[Lane]int{}
+	for range 300 {
+		switch rnd.IntN(12) {
+		case 0:
+			log = r.kill(log)
+			if rnd.IntN(3) == 0 {
+				log = newFakeLog()
+			}
+			r = start(t, k, log)
+		case 1:
+			r.end(t)
+			r = start(t, k, log)
+		case 2:
+			time.Sleep(time.Duration(rnd.IntN(3000)) * time.Millisecond)
+		default:
+			l := Lane{"in", int32(rnd.IntN(2))}
+			for range rnd.IntN(20) {
+				k.produce(l, fmt.Sprint(produced[l]), dueAt(time.Now().Add(time.Duration(rnd.IntN(4000)-500)*time.Millisecond)))
+				produced[l]++
+			}
+			time.Sleep(time.Duration(rnd.IntN(20)) * time.Millisecond)
+		}
+	}
+	time.Sleep(20 * time.Second)
+	check(t, k, produced)
+	r.end(t)
+	for l, n := range produced {
+		if c := k.commit(l); c.Next != int64(n) || c.Low != c.Next {
+			t.Errorf("%v: committed next %d low %d, want %d for both", l, c.Next, c.Low, n)
+		}
+		if w := log.lanes[l]; len(w.msgs) != 0 {
+			t.Errorf("%v: %d messages left in the log", l, len(w.msgs))
+		}
+	}
+}
+
+func check(t *testing.T, k *fakeKafka, produced map[Lane]int) {
+	t.Helper()
+	counts := map[string]int{}
+	last := map[string]int64{} // by lane and due: the offset delivered last
+	for _, d := range k.deliveries() {
+		counts[fmt.Sprint(d.lane, d.item.Offset)]++
+		if d.at.UnixMilli() < d.item.DueMs {
+			t.Errorf("%v/%d: due %d, delivered %d", d.lane, d.item.Offset, d.item.DueMs, d.at.UnixMilli())
+		}
+		key := fmt.Sprint(d.lane, d.item.DueMs)
+		if was, ok := last[key]; ok && was > d.item.Offset {
+			t.Errorf("%v: offset %d delivered after %d, both due %d", d.lane, d.item.Offset, was, d.item.DueMs)
+		}
+		last[key] = d.item.Offset
+	}
+	for l, n := range produced {
+		for off := range n {
+			if c := counts[fmt.Sprint(l, off)]; c != 1 {
+				t.Errorf("%v/%d delivered %d times", l, off, c)
+			}
+		}
+	}
+}
