@@ -38,6 +38,9 @@ type Limits struct {
 	LagPause time.Duration
 	// FreeBytes pauses all reading while the log's file system has less free. Default 256 MiB.
 	FreeBytes uint64
+	// ClockEvery is how often the wall clock is compared with the monotonic one, and the free space with
+	// its reserve. Default 1 s.
+	ClockEvery time.Duration
 	// Drain bounds how long a stop waits for transactions in flight. Default 4 s.
 	Drain time.Duration
 }
@@ -45,7 +48,7 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	d := Limits{
 		PollRecords: 5000, PlanMessages: 5000, PlanBytes: 4 << 20, Transactions: 4, TransactionEvery: 5 * time.Millisecond,
-		CommitEvery: time.Second, CommitOffsets: 50_000, LagPause: 10 * time.Second, FreeBytes: 256 << 20, Drain: 4 * time.Second,
+		CommitEvery: time.Second, CommitOffsets: 50_000, LagPause: 10 * time.Second, FreeBytes: 256 << 20, ClockEvery: time.Second, Drain: 4 * time.Second,
 	}
 	orDefault(&l.PollRecords, d.PollRecords)
 	orDefault(&l.PlanMessages, d.PlanMessages)
@@ -56,6 +59,7 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.CommitOffsets, d.CommitOffsets)
 	orDefault(&l.LagPause, d.LagPause)
 	orDefault(&l.FreeBytes, d.FreeBytes)
+	orDefault(&l.ClockEvery, d.ClockEvery)
 	orDefault(&l.Drain, d.Drain)
 	return l
 }

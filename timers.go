@@ -18,7 +18,7 @@ import (
 // cache of the log, bounded by lanes × horizon, and can be dropped and made anew at any time.
 //
 // The wheel runs on the monotonic clock, dues are wall time. The difference of the two clocks is
-// taken when a timer is added; a step of the wall clock is noticed within clockEvery and has the wheel
+// taken when a timer is added; a step of the wall clock is noticed within Limits.ClockEvery and has the wheel
 // made anew. A timer is only a hint: what is due is decided by the wall clock when it fires.
 const (
 	// horizonMs is how far ahead timers are set. At 8 s a lane with a message in every millisecond has
@@ -27,9 +27,7 @@ const (
 	// ringMs is how many milliseconds a lane's ring of bits covers: twice the horizon, so that a slot
 	// that has yet to fire never stands for one that is a turn ahead.
 	ringMs = 2 * horizonMs
-	// clockEvery is how often the clocks are compared, clockSlack the difference that is taken for drift
-	// rather than a step.
-	clockEvery = time.Second
+	// clockSlack is the difference of the clocks that is taken for drift rather than a step.
 	clockSlack = 10 * time.Millisecond
 )
 
@@ -284,7 +282,7 @@ func (s *Scheduler) extend(l *lane) error {
 // watchClock compares the wall clock with the monotonic one, and the disk with its reserve.
 func (s *Scheduler) watchClock(ctx context.Context) error {
 	pulse := s.pulse("clock")
-	tick := time.NewTicker(clockEvery)
+	tick := time.NewTicker(s.limits.ClockEvery)
 	defer tick.Stop()
 	for {
 		pulse.Rest()
