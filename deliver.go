@@ -184,9 +184,7 @@ func (s *Scheduler) launch(ctx context.Context, t *transaction) {
 	}
 	s.spawn("transaction", func() error {
 		defer abort()
-		start := time.Now()
 		results := s.cluster.Transact(ctx, t.member, plans)
-		s.metrics.transactionSeconds.Observe(time.Since(start).Seconds())
 		var err error
 		for i, l := range t.lanes {
 			err = errors.Join(err, s.conclude(l, t.epochs[i], t.plans[i], results[i]))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.uber.org/zap"
 )
@@ -62,14 +61,12 @@ func (s *Scheduler) store(ctx context.Context, batches []Batch) error {
 		}
 	}
 	if len(entries) > 0 {
-		start := time.Now()
 		if err := s.log.Append(ctx, entries, durability); err != nil {
 			if ctx.Err() != nil {
 				return nil // stopping: what was read is read again
 			}
 			return fmt.Errorf("append to the log: %w", err)
 		}
-		s.metrics.appendSeconds.Observe(time.Since(start).Seconds())
 	}
 	for i := range arrivals {
 		s.stored(&arrivals[i])

@@ -17,18 +17,16 @@ var latenessBuckets = []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 
 // Metrics are the scheduler's figures. Labels are bounded: ingress topics and lanes of the
 // configuration, and fixed sets of words.
 type Metrics struct {
-	reg                prometheus.Registerer
-	accepted           *prometheus.CounterVec
-	delivered          *prometheus.CounterVec
-	deadLetters        *prometheus.CounterVec
-	requeued           prometheus.Counter
-	lateArrivals       prometheus.Counter
-	lateness           prometheus.Histogram
-	appendSeconds      prometheus.Histogram
-	transactionSeconds prometheus.Histogram
-	plans              *prometheus.CounterVec
-	missing            prometheus.Counter
-	clockSteps         prometheus.Counter
+	reg          prometheus.Registerer
+	accepted     *prometheus.CounterVec
+	delivered    *prometheus.CounterVec
+	deadLetters  *prometheus.CounterVec
+	requeued     prometheus.Counter
+	lateArrivals prometheus.Counter
+	lateness     prometheus.Histogram
+	plans        *prometheus.CounterVec
+	missing      prometheus.Counter
+	clockSteps   prometheus.Counter
 }
 
 // NewMetrics makes the scheduler's metrics and registers them with reg, which may be nil.
@@ -56,18 +54,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return h
 	}
 	return &Metrics{
-		reg:                reg,
-		accepted:           counters("bide_messages_accepted_total", "Ingress records accepted, by ingress topic.", "topic"),
-		delivered:          counters("bide_messages_delivered_total", "Messages delivered to their targets, by ingress topic.", "topic"),
-		deadLetters:        counters("bide_messages_dead_lettered_total", "Messages written to the dead-letter topic, by reason code.", "reason"),
-		requeued:           counter("bide_messages_requeued_total", "Messages put back into their lane to be tried again later."),
-		lateArrivals:       counter("bide_late_arrivals_total", "Records that were due at or before the lane's cursor when they were read, and went out with the next plan."),
-		lateness:           histogram("bide_delivery_lateness_seconds", "How long after due a message's delivery was committed.", latenessBuckets),
-		appendSeconds:      histogram("bide_append_seconds", "Time to append a batch of records to the log, fsync included.", prometheus.ExponentialBuckets(.0005, 2, 14)),
-		transactionSeconds: histogram("bide_transaction_seconds", "Time from the start of a delivery's transaction until its outcome was known.", prometheus.ExponentialBuckets(.001, 2, 15)),
-		plans:              counters("bide_plans_total", "Plans of lanes by outcome: committed, aborted (run again), taken (another owner has the lane).", "outcome"),
-		missing:            counter("bide_ingress_missing_records_total", "Ingress offsets that were deleted before they were read: messages may be lost."),
-		clockSteps:         counter("bide_clock_steps_total", "Steps of the wall clock."),
+		reg:          reg,
+		accepted:     counters("bide_messages_accepted_total", "Ingress records accepted, by ingress topic.", "topic"),
+		delivered:    counters("bide_messages_delivered_total", "Messages delivered to their targets, by ingress topic.", "topic"),
+		deadLetters:  counters("bide_messages_dead_lettered_total", "Messages written to the dead-letter topic, by reason code.", "reason"),
+		requeued:     counter("bide_messages_requeued_total", "Messages put back into their lane to be tried again later."),
+		lateArrivals: counter("bide_late_arrivals_total", "Records that were due at or before the lane's cursor when they were read, and went out with the next plan."),
+		lateness:     histogram("bide_delivery_lateness_seconds", "How long after due a message's delivery was committed.", latenessBuckets),
+		plans:        counters("bide_plans_total", "Plans of lanes by outcome: committed, aborted (run again), taken (another owner has the lane).", "outcome"),
+		missing:      counter("bide_ingress_missing_records_total", "Ingress offsets that were deleted before they were read: messages may be lost."),
+		clockSteps:   counter("bide_clock_steps_total", "Steps of the wall clock."),
 	}
 }
 
