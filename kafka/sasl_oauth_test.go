@@ -5,6 +5,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -42,8 +44,11 @@ type tokenServer struct {
 }
 
 func newTokenServer(t *testing.T, secret string) *tokenServer {
+	t.Helper()
 	s := &tokenServer{secret: secret}
-	s.Server = httptest.NewTLSServer(s)
+	s.Server = httptest.NewUnstartedServer(s)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // a handshake that fails is part of the test
+	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s
 }

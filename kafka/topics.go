@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,10 +39,12 @@ type TopicOptions struct {
 	DeadLetterRetention time.Duration `koanf:"dead-letter-retention"`
 }
 
-// IngressTopic is an ingress and the longest delay that it accepts; 0 means no bound.
+// IngressTopic is an ingress. MaxDelay is the longest delay that it accepts, 0 means no bound;
+// Partitions is how many it gets where it is new, 0 means those of [TopicOptions].
 type IngressTopic struct {
-	Name     string
-	MaxDelay time.Duration
+	Name       string
+	MaxDelay   time.Duration
+	Partitions int32
 }
 
 // Topics is what the topics look like.
@@ -191,7 +194,7 @@ type topicSetting struct{ name, value string }
 func (o *TopicOptions) ingressPlan(in IngressTopic) topicPlan {
 	return topicPlan{
 		name: in.Name, role: "ingress", rights: []string{"Read", "Write", "DescribeConfigs"},
-		partitions: brokersDefault(o.Partitions), replicas: brokersDefault(o.ReplicationFactor),
+		partitions: brokersDefault(cmp.Or(in.Partitions, o.Partitions)), replicas: brokersDefault(o.ReplicationFactor),
 		settings: []topicSetting{
 			{cleanupPolicy, "delete"},
 			{retentionMs, "-1"},
