@@ -244,8 +244,9 @@ func TestNothingIsLostEarlyOrTwice(t *testing.T) {
 
 func torment(t *testing.T, rnd *rand.Rand) {
 	k := newFakeKafka(laneA, laneB)
+	luck := rand.New(rand.NewPCG(rnd.Uint64(), 1)) // used under Kafka's lock
 	k.fate = func([]*Plan) (bool, Result) {
-		if rnd.IntN(10) == 0 {
+		if luck.IntN(10) == 0 {
 			return false, Result{Outcome: Aborted, Err: errors.New("injected")}
 		}
 		return true, Result{Outcome: Committed}
