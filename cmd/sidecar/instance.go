@@ -1,0 +1,79 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// instanceFile is where the instance id is kept in the data directory.
+const instanceFile = "instance-id"
+
+var (
+	instanceID     = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,200}$`)
+	notInInstance  = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
+	hostNameLength = 100 // of the id; the group coordinator takes 249 bytes with what is added
+)
+
+// keptInstance returns the instance id that dir keeps, and makes one where there is none: the host's
+// name, so that a human knows it, and random digits, since hosts share names. It is durable when
+// keptInstance returns. The caller holds the lock of the data directory.
+func keptInstance(dir string) (string, error) {
+	path := filepath.Join(dir, instanceFile)
+	text, err := os.ReadFile(path)
+	if err == nil {
+		id := strings.TrimSpace(string(text))
+		if !instanceID.MatchString(id) {
+			return "", fmt.Errorf("instance id in %s is damaged; write the old one there, or delete the file to have a new one made", path)
+		}
+		return id, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read instance id: %w", err)
+	}
+	id := newInstance()
+	if err := writeDurably(path, id+"\n"); err != nil {
+		return "", fmt.Errorf("keep instance id: %w", err)
+	}
+	return id, nil
+}
+
+func newInstance() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "host" // the digits alone tell it apart
+	}
+	host = strings.Trim(notInInstance.ReplaceAllString(host, "-"), "-")
+	host = host[:min(len(host), hostNameLength)]
+	digits := make([]byte, 6)
+	_, _ = rand.Read(digits) // never fails
+	return host + "-" + hex.EncodeToString(digits)
+}
+
+// writeDurably writes a file so that after a crash it is there whole, or not at all.
+func writeDurably(path, text string) error {
+	dir := filepath.Dir(path)
+	file, err := os.CreateTemp(dir, instanceFile+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name()) // gone already after the rename
+	_, err = file.WriteString(text)
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(file.Name(), path); err != nil {
+		return err
+	}
+	entries, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(entries.Sync(), entries.Close())
+}
