@@ -60,7 +60,7 @@ func (c *Cluster) Join(ctx context.Context, owner bide.Owner) error {
 		}
 	}
 	// The client outlives ctx by a little, to tell the group what has to be told.
-	life, kill := graceful(ctx, leaveGrace)
+	life, kill := c.graceful(ctx, leaveGrace)
 	defer kill()
 	client, err := c.client(append(g.options(), kgo.WithContext(life))...)
 	if err != nil {

@@ -75,10 +75,11 @@ var errClosed = errors.New("cluster closed")
 func (p *idPool) release(s *txnSlot) { p.free <- s }
 
 // recycle makes an id usable again whose transaction failed: its client is dropped, and the id fenced,
-// which aborts the transaction. It returns when that is done or takes too long.
-func (p *idPool) recycle(ctx context.Context, s *txnSlot) {
+// which aborts the transaction. It returns when that is done or takes too long. A cancelled call does it
+// all the same: what it left open would keep readers waiting.
+func (p *idPool) recycle(s *txnSlot) {
 	p.drop(s)
-	ctx, cancel := context.WithTimeout(ctx, idFenceLimit)
+	ctx, cancel := context.WithTimeout(p.cluster.life, idFenceLimit)
 	defer cancel()
 	if _, err := p.cluster.fence(ctx, s.id); err != nil {
 		p.setAside(s, err)
@@ -90,12 +91,15 @@ func (p *idPool) recycle(ctx context.Context, s *txnSlot) {
 // setAside takes an id out of turn until it can be initialised, with a spare one instead of it.
 func (p *idPool) setAside(s *txnSlot, why error) {
 	c := p.cluster
+	if c.life.Err() != nil {
+		return
+	}
 	c.metrics.idsAside.Inc()
 	p.mu.Lock()
 	p.mu.turning--
 	p.fillLocked()
 	p.mu.Unlock()
-	c.log.Warn("transactional id set aside: its last transaction does not end; a target may have lost its leader",
+	c.log.Warn("transactional id set aside until its last transaction has ended",
 		zap.String("transactional_id", s.id), zap.Error(why))
 	c.spawn(func() {
 		defer c.metrics.idsAside.Dec()

@@ -37,6 +37,9 @@ func (c *Cluster) Transact(ctx context.Context, m bide.Membership, plans []*bide
 	if len(plans) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.life, func() { cancel(errClosed) })()
 	start := time.Now()
 	var results []bide.Result
 	switch err := checkMembership(m); {
@@ -79,15 +82,15 @@ func (c *Cluster) transactItems(ctx context.Context, m bide.Membership, plans []
 		}
 		switch {
 		case ctx.Err() != nil:
-			c.ids.recycle(c.life, slot)
+			c.ids.recycle(slot)
 			return aborted(plans, context.Cause(ctx))
 		case errors.Is(err, kerr.ConcurrentTransactions):
 			c.ids.setAside(slot, err)
 		case isProducerLost(err):
 			c.metrics.fenced.Inc()
-			c.ids.recycle(ctx, slot)
+			c.ids.recycle(slot)
 		default:
-			c.ids.recycle(ctx, slot)
+			c.ids.recycle(slot)
 			return aborted(plans, err)
 		}
 	}
@@ -102,7 +105,7 @@ func (c *Cluster) transactUnder(ctx context.Context, slot *txnSlot, client *kgo.
 	}
 	each, err := c.commitPatiently(ctx, id, m, plans)
 	if err != nil && isStale(err) || err != nil && each != nil && !isProducerLost(err) && !errors.Is(err, kerr.ConcurrentTransactions) {
-		c.ids.recycle(ctx, slot)
+		c.ids.recycle(slot)
 		return c.refused(plans, each, err), nil
 	}
 	if err != nil {
@@ -111,10 +114,10 @@ func (c *Cluster) transactUnder(ctx context.Context, slot *txnSlot, client *kgo.
 	run := c.produceItems(ctx, client, plans)
 	if run.failed() {
 		results := c.failures(ctx, plans, run)
-		c.ids.recycle(ctx, slot)
+		c.ids.recycle(slot)
 		return results, nil
 	}
-	grace, cancel := graceful(ctx, decideGrace)
+	grace, cancel := c.graceful(ctx, decideGrace)
 	defer cancel()
 	end, stop := context.WithTimeout(grace, endTimeout)
 	err = client.EndTransaction(end, kgo.TryCommit)
@@ -271,7 +274,7 @@ func (p *commitProducer) transact(ctx context.Context, m bide.Membership, plans 
 		if results, err = p.try(ctx, m, plans); err == nil {
 			return results
 		}
-		p.abort(ctx)
+		p.abort()
 		if ctx.Err() != nil || !isProducerLost(err) && !errors.Is(err, kerr.ConcurrentTransactions) {
 			break
 		}
@@ -281,8 +284,8 @@ func (p *commitProducer) transact(ctx context.Context, m bide.Membership, plans 
 }
 
 // abort ends what was begun under the id. Where that takes too long, the next transaction does it.
-func (p *commitProducer) abort(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, idFenceLimit)
+func (p *commitProducer) abort() {
+	ctx, cancel := context.WithTimeout(p.cluster.life, idFenceLimit)
 	defer cancel()
 	p.ident, _ = p.cluster.fence(ctx, p.id)
 }
@@ -301,12 +304,12 @@ func (p *commitProducer) try(ctx context.Context, m bide.Membership, plans []*bi
 	each, err := c.commitPatiently(ctx, p.ident, m, plans)
 	if err != nil {
 		if isStale(err) || each != nil && !isProducerLost(err) && !errors.Is(err, kerr.ConcurrentTransactions) {
-			p.abort(ctx)
+			p.abort()
 			return c.refused(plans, each, err), nil
 		}
 		return nil, err
 	}
-	grace, cancel := graceful(ctx, decideGrace)
+	grace, cancel := c.graceful(ctx, decideGrace)
 	defer cancel()
 	if err := p.end(grace); err != nil {
 		p.ident = producerIdent{}
@@ -349,15 +352,17 @@ func (p *commitProducer) end(ctx context.Context) error {
 	}
 }
 
-// graceful returns a context that outlives ctx by d.
-func graceful(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// graceful returns a context that outlives ctx by d, but not the cluster.
+func (c *Cluster) graceful(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
+	atEnd := context.AfterFunc(ctx, func() {
 		t := time.AfterFunc(d, cancel)
 		context.AfterFunc(late, func() { t.Stop() })
 	})
+	atClose := context.AfterFunc(c.life, cancel)
 	return late, func() {
-		stop()
+		atEnd()
+		atClose()
 		cancel()
 	}
 }
