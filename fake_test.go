@@ -396,7 +396,9 @@ func (l *fakeLane) Low(next int64, leaving []Message) (int64, error) {
 }
 
 func (l *fakeLane) Settle(c Commit, _ []Message) error {
+	l.log.mu.Lock()
 	l.state.Confirmed, l.state.Known, l.state.From = c, true, c.Next
+	l.log.mu.Unlock()
 	return l.Forget(c.Cursor)
 }
 
