@@ -181,7 +181,6 @@ func (r *Runner[T]) Run(ctx context.Context, fire func(batch []T)) error {
 	defer func() {
 		r.mu.Lock()
 		r.mu.running = false
-		r.mu.armed = awake
 		r.mu.Unlock()
 	}()
 

@@ -144,6 +144,30 @@ func TestABurstOfEverEarlierTimersWakesOnce(t *testing.T) {
 	}
 }
 
+// TestATimerAndASignalTogetherAreOneWakeup: the signal that nobody waited for is not left for the next sleep.
+func TestATimerAndASignalTogetherAreOneWakeup(t *testing.T) {
+	r := NewRunner[int](0)
+	r.signal()
+	r.awaken()
+	if len(r.wake) != 0 || r.Stats().Wakeups != 1 {
+		t.Errorf("%d signals, %+v", len(r.wake), r.Stats())
+	}
+}
+
+// TestTicksAndDurationsSaturate prevents a sleep until the end of time that overflows, and so ends at once, for ever.
+func TestTicksAndDurationsSaturate(t *testing.T) {
+	for _, tick := range []time.Duration{1, 2, 3, time.Millisecond, 1_500_000, time.Hour, math.MaxInt64} {
+		r := NewRunner[int](tick)
+		for _, at := range []time.Duration{0, 1, tick - 1, tick, math.MaxInt64/2 + 1, math.MaxInt64 - 1, math.MaxInt64} {
+			up := r.ceil(at)
+			start := r.floor(up)
+			if start < at || up > 0 && r.floor(up-1) >= at {
+				t.Errorf("tick %d: %d is rounded up to tick %d, which starts at %d", tick, at, up, start)
+			}
+		}
+	}
+}
+
 // TestATimerAfterALongIdleIsOnTime prevents a clock that went stale while nothing waited from putting the next timer on too high a
 // wheel: late, early, or moved about.
 func TestATimerAfterALongIdleIsOnTime(t *testing.T) {

@@ -1,9 +1,13 @@
 package wheel
 
 import (
+	"math"
 	"reflect"
 	"runtime"
 	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
 )
 
 // TestCancelledLongTimersHoldNoMemory prevents a program that adds time-outs and cancels nearly all from growing until
@@ -88,5 +92,49 @@ func TestClearLeavesNothingBehind(t *testing.T) {
 	out, _ := w.Advance(100_000, 0, nil)
 	if len(out) != 10_000 {
 		t.Fatalf("%d of 10 000 fired after the rebuild", len(out))
+	}
+}
+
+// TestValuesOfEndedTimersCanBeCollected prevents the slab, or the last batch of a runner, from holding what a
+// timer pointed to: after it fired, was cancelled, or was cleared.
+func TestValuesOfEndedTimersCanBeCollected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRunner[*[64]int](0)
+		var held []weak.Pointer[[64]int]
+		timer := func(at time.Duration) ID {
+			v := new([64]int)
+			held = append(held, weak.Make(v))
+			return add(t, r, at, v)
+		}
+		add(t, r, time.Hour, nil) // keeps the chunk
+		stop := run(t, r, func([]*[64]int) {})
+		r.Cancel(timer(time.Minute))
+		timer(time.Second)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		runtime.GC()
+		for i, p := range held {
+			if p.Value() != nil {
+				t.Errorf("the value of timer %d is held", i)
+			}
+		}
+		timer(time.Minute)
+		r.Clear()
+		runtime.GC()
+		if held[2].Value() != nil {
+			t.Error("the value of a cleared timer is held")
+		}
+		_ = stop()
+	})
+}
+
+// TestGenerationsComeRound prevents the 2³²th timer from having the generation of a free place.
+func TestGenerationsComeRound(t *testing.T) {
+	w := New[int](0)
+	w.generation = math.MaxUint32 - 1
+	for i := range 3 {
+		if v, ok := w.Cancel(w.Add(5, i)); !ok || v != i {
+			t.Errorf("Cancel of timer %d = %d, %v", i, v, ok)
+		}
 	}
 }
