@@ -243,8 +243,12 @@ func (s *Scheduler) conclude(l *lane, epoch uint64, f *flight, r Result) error {
 // tryAgain changes what becomes of the items that stood in the way, and has the plan run again. l.mu
 // is held.
 func (s *Scheduler) tryAgain(l *lane, f *flight, r Result) {
-	changed := false
+	changed, trouble := false, f.trouble
+	f.trouble = len(r.Failures) == 0
 	for _, failure := range r.Failures {
+		if trouble && failure.Kind == Unavailable {
+			continue // it may have begun while the cluster was away: once more, and in its order
+		}
 		item := &f.Items[failure.Item]
 		if fate := s.fateAfter(item, failure); fate != item.Fate {
 			item.Fate, changed = fate, true

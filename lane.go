@@ -44,6 +44,8 @@ type flight struct {
 	// claim says that the plan only writes the owner's name under what is committed.
 	claim bool
 	tries int
+	// trouble says that the last try failed for the cluster's sake, not for that of single items.
+	trouble bool
 }
 
 // loadCore returns the state of a lane whose commit is c, read from offset from, with effects in
