@@ -74,7 +74,7 @@ func (c *Connection) Validate() []error {
 		faults.add("dial-timeout", "%v is negative", c.DialTimeout)
 	}
 	c.TLS.validate(&faults)
-	c.SASL.validate(&faults, c.TLS.Enabled)
+	c.SASL.validate(&faults, &c.TLS)
 	return faults
 }
 

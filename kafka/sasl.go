@@ -66,7 +66,7 @@ func (s Secret) GoString() string { return s.String() }
 // MarshalText returns what String returns.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-func (s *SASL) validate(faults *faultList, encrypted bool) {
+func (s *SASL) validate(faults *faultList, transport *TLS) {
 	switch m := s.Mechanism; {
 	case m == "":
 		s.rejectUnused(faults)
@@ -77,7 +77,7 @@ func (s *SASL) validate(faults *faultList, encrypted bool) {
 		s.OAuth.validate(faults)
 	case m == SASLAWSMSKIAM:
 		s.AWS.validate(faults)
-		if !encrypted {
+		if !transport.Enabled {
 			faults.add("sasl.mechanism", "AWS_MSK_IAM needs tls.enabled: true")
 		}
 	default:
@@ -222,12 +222,12 @@ func (r *credentialReport) result(err error) error {
 		r.mu.fault = fault
 		r.log.Warn("no credentials to authenticate with; trying again", zap.Error(err))
 	}
-	return &noCredentials{err}
+	return &credentialError{err}
 }
 
-// noCredentials is temporary, so that the client tries again instead of failing what it was to send.
-type noCredentials struct{ error }
+// credentialError says that there are no credentials. It is temporary, so that the client tries again instead of failing what it was to send.
+type credentialError struct{ error }
 
-func (e *noCredentials) Error() string   { return "get credentials: " + e.error.Error() }
-func (e *noCredentials) Unwrap() error   { return e.error }
-func (e *noCredentials) Temporary() bool { return true }
+func (e *credentialError) Error() string   { return "get credentials: " + e.error.Error() }
+func (e *credentialError) Unwrap() error   { return e.error }
+func (e *credentialError) Temporary() bool { return true }

@@ -36,7 +36,9 @@ type TLS struct {
 func (t *TLS) validate(faults *faultList) {
 	if !t.Enabled {
 		for _, f := range []struct{ path, value string }{
-			{"tls.ca-file", t.CAFile}, {"tls.cert-file", t.CertFile}, {"tls.key-file", t.KeyFile},
+			{"tls.ca-file", t.CAFile},
+			{"tls.cert-file", t.CertFile},
+			{"tls.key-file", t.KeyFile},
 			{"tls.server-name", t.ServerName},
 		} {
 			if f.value != "" {

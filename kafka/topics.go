@@ -107,22 +107,26 @@ func EnsureTopics(ctx context.Context, cl *kgo.Client, o TopicOptions) (Topics, 
 	var faults []error
 	var ingress []topicPlan
 	for _, in := range o.Ingress {
-		if in.Name == o.DeadLetter {
+		switch {
+		case in.Name == o.DeadLetter:
 			faults = append(faults, unfit(in.Name, "is both an ingress and the dead-letter topic; name another one"))
-			continue
+		case slices.ContainsFunc(ingress, func(p topicPlan) bool { return p.name == in.Name }):
+			faults = append(faults, unfit(in.Name, "is an ingress twice; name it once"))
+		default:
+			ingress = append(ingress, o.ingressPlan(in))
 		}
-		ingress = append(ingress, o.ingressPlan(in))
 	}
 	topics, err := settleTopics(ctx, cl, &o, ingress)
 	if err != nil {
 		return result, joinTopicFaults(append(faults, err))
 	}
-	largest, known := int32(0), true
+	largest, known := int32(0), len(faults) == 0
 	for _, t := range topics {
 		result.Ingress[t.plan.name] = t.facts
 		largest = max(largest, t.facts.MaxMessageBytes)
 		known = known && t.err == nil
-		faults = append(faults, result.take(t)...)
+		found, wrong := t.judge()
+		result.Findings, faults = append(result.Findings, found...), append(faults, wrong...)
 	}
 	// How large dead letters may be depends on every ingress: the dead-letter topic comes after them.
 	if o.DeadLetter != "" && known {
@@ -131,19 +135,10 @@ func EnsureTopics(ctx context.Context, cl *kgo.Client, o TopicOptions) (Topics, 
 			return result, joinTopicFaults(append(faults, err))
 		}
 		result.DeadLetter = topics[0].facts
-		faults = append(faults, result.take(topics[0])...)
+		found, wrong := topics[0].judge()
+		result.Findings, faults = append(result.Findings, found...), append(faults, wrong...)
 	}
 	return result, joinTopicFaults(faults)
-}
-
-// take adds what is to be said of a topic, and returns what is wrong with it.
-func (t *Topics) take(topic *settledTopic) []error {
-	if topic.err != nil {
-		return []error{topic.err}
-	}
-	faults := topic.judge()
-	t.Findings = append(t.Findings, topic.findings...)
-	return faults
 }
 
 // Log writes what was created and found. Findings that before has as well are left out, so that a check

@@ -20,12 +20,15 @@ type settledTopic struct {
 	err      error // why nothing more is known
 }
 
-// judge adds findings and returns what makes the topic unfit.
-func (t *settledTopic) judge() (faults []error) {
+// judge returns what is to be said of the topic, and what makes it unfit.
+func (t *settledTopic) judge() (found []TopicFinding, faults []error) {
+	if t.err != nil {
+		return nil, []error{t.err}
+	}
 	if t.settings == nil {
 		t.find(zapcore.WarnLevel, "DescribeConfigs", "denied", "the topic's settings cannot be checked; allow it: "+
 			t.commands.allow(t.plan.name, "DescribeConfigs"))
-		return nil
+		return t.findings, nil
 	}
 	// Kafka writes a list: "compact,delete" compacts as well.
 	if policy := t.settings[cleanupPolicy]; strings.Contains(policy, "compact") {
@@ -46,7 +49,7 @@ func (t *settledTopic) judge() (faults []error) {
 				t.commands.alter(t.plan.name, maxMessageBytes, want))
 	}
 	t.judgeReplicas()
-	return faults
+	return t.findings, faults
 }
 
 // judgeRetention looks for what would delete messages before they are due.

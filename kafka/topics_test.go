@@ -285,6 +285,11 @@ func TestTopicsThatCannotBeUsedAreAllNamed(t *testing.T) {
 			[]string{"topic unfit: in is both an ingress and the dead-letter topic"},
 		},
 		{
+			"one topic twice",
+			TopicOptions{Ingress: []IngressTopic{{Name: "in"}, {Name: "in"}}},
+			[]string{"topic unfit: in is an ingress twice"},
+		},
+		{
 			"Kafka's own",
 			TopicOptions{Ingress: []IngressTopic{{Name: "__consumer_offsets"}}, Create: true},
 			[]string{"topic unfit: __consumer_offsets is internal to Kafka"},
