@@ -16,14 +16,20 @@ type laneState uint8
 const (
 	laneElsewhere  laneState = iota // not this owner's
 	laneAssigned                    // its commit is being fetched and claimed
-	laneReading                     // what its log lacks is read from the ingress
+	laneCatchingUp                  // what came since the log was last right is read from the ingress
+	laneRebuilding                  // all that waits is read from the ingress, into an empty log
 	laneDelivering                  // what is due is delivered
 	laneStopped                     // a human must act; see reason
 )
 
-var laneStateNames = [...]string{"elsewhere", "assigned", "reading", "delivering", "stopped"}
+var laneStateNames = [...]string{"elsewhere", "assigned", "catching-up", "rebuilding", "delivering", "stopped"}
 
 func (s laneState) String() string { return laneStateNames[s] }
+
+// reads reports whether the lane's ingress is read.
+func (s laneState) reads() bool {
+	return s == laneCatchingUp || s == laneRebuilding || s == laneDelivering
+}
 
 // lane is a lane as this process knows it, assigned or not. It lives as long as the scheduler, for
 // its log does.
@@ -53,6 +59,8 @@ type lane struct {
 	retryAt  int64 // epoch ms before which an aborted plan rests
 	commitAt int64 // epoch ms of the next commit without deliveries; 0: none asked for
 	reset    bool  // the log cannot be read: rebuild it
+	kept     bool  // the log was kept by the last takeover
+	toldAt   int64 // epoch ms when progress was last logged
 }
 
 // Assigned implements [Owner].
@@ -228,19 +236,20 @@ func (s *Scheduler) explain(l *lane, epoch uint64, reason string) {
 	}
 }
 
-// load fetches what Kafka and the log know of the lane, decides where to read from, claims the lane
-// and starts reading.
+// load fetches what Kafka and the log know of the lane, decides where to read from, and has the lane
+// claimed. Reading begins once the claim stands: records are read by its rules.
 func (s *Scheduler) load(ctx context.Context, l *lane, epoch uint64) error {
-	facts, err := s.cluster.Facts(ctx, l.name)
-	if err != nil {
-		return fmt.Errorf("ask for partition %s: %w", l.name, err)
-	}
 	log, err := s.log.Lane(l.name)
 	if err != nil {
 		return fmt.Errorf("open the log of %s: %w", l.name, err)
 	}
-	local := log.State()
-	commit, err := s.standing(ctx, l.name, facts, local, log.Waiting())
+	// In this order: the ingress cannot end before a commit that was made by then.
+	stored := s.committed(ctx, l.name)
+	facts, err := s.cluster.Facts(ctx, l.name)
+	if err != nil {
+		return fmt.Errorf("ask for partition %s: %w", l.name, err)
+	}
+	commit, err := s.standing(l.name, stored, facts, log.State(), log.Waiting())
 	if err != nil {
 		return err
 	}
@@ -250,7 +259,7 @@ func (s *Scheduler) load(ctx context.Context, l *lane, epoch uint64) error {
 	l.mu.Lock()
 	reset := l.reset
 	l.mu.Unlock()
-	from, checkpoint, err := s.prepareLog(l.name, log, commit, facts, reset)
+	from, checkpoint, kept, err := s.prepareLog(l.name, log, commit, facts, reset)
 	if err != nil {
 		return err
 	}
@@ -260,35 +269,45 @@ func (s *Scheduler) load(ctx context.Context, l *lane, epoch uint64) error {
 	if l.epoch != epoch {
 		return nil
 	}
-	l.log, l.reset = log, false
+	l.log, l.reset, l.kept, l.reason = log, false, kept, ""
 	l.core = loadCore(commit, from, checkpoint)
 	l.core.claim(l.name, s.claimed(l.name, commit, facts, max(commit.Next, checkpoint)))
-	l.state, l.reason = laneReading, ""
-	s.cluster.Start(l.name, from, epoch)
 	s.logger.Info("lane assigned", zap.Stringer("lane", l.name),
 		zap.Int64("next", commit.Next), zap.Int64("low", commit.Low), zap.Stringer("cursor", commit.Cursor),
-		zap.Int64("from", from), zap.Int64("checkpoint", checkpoint), zap.Int64("end", facts.End), zap.Int64("waiting", log.Waiting()))
-	s.beginDelivering(l)
+		zap.Int64("from", from), zap.Int64("checkpoint", checkpoint), zap.Int64("end", facts.End),
+		zap.Bool("kept", kept), zap.Int64("waiting", log.Waiting()))
 	s.markLocked(l)
 	return nil
 }
 
+// beginReading starts the reading of a lane whose claim stands. l.mu is held.
+func (s *Scheduler) beginReading(l *lane) {
+	l.state = laneRebuilding
+	if l.kept {
+		l.state = laneCatchingUp
+	}
+	l.toldAt = s.nowMs()
+	s.cluster.Start(l.name, l.core.read, l.epoch)
+	s.beginDelivering(l)
+}
+
 // prepareLog keeps what the log holds of the lane where that can be trusted, and empties it
-// otherwise. It returns the offset to read from and the offset up to which effects are in the log.
-func (s *Scheduler) prepareLog(name Lane, log LaneLog, c Commit, facts LaneFacts, reset bool) (from, checkpoint int64, err error) {
+// otherwise. It returns the offset to read from, the offset up to which effects are in the log, and
+// whether the log was kept.
+func (s *Scheduler) prepareLog(name Lane, log LaneLog, c Commit, facts LaneFacts, reset bool) (from, checkpoint int64, kept bool, err error) {
 	local := log.State()
-	keep := !reset && local.Confirmed.TopicID == c.TopicID && local.From >= c.Low && local.Checkpoint <= facts.End && !rulesChanged(c.Rules, local)
-	if keep {
+	kept = !reset && local.Confirmed.TopicID == c.TopicID && local.From >= c.Low && local.Checkpoint <= facts.End && !rulesChanged(c.Rules, local)
+	if kept {
 		if err := log.Forget(c.Cursor); err != nil {
-			return 0, 0, fmt.Errorf("drop what is settled from the log of %s: %w", name, err)
+			return 0, 0, false, fmt.Errorf("drop what is settled from the log of %s: %w", name, err)
 		}
 		from, checkpoint = local.From, local.Checkpoint
 	} else {
 		if reset && facts.Start > c.Low {
-			return 0, 0, stopf("lane %s: its log cannot be read, and its ingress begins at offset %d, so that the messages from offset %d on cannot be read again: restore the data directory, or delete it to go on without them", name, facts.Start, c.Low)
+			return 0, 0, false, stopf("lane %s: its log cannot be read, and its ingress begins at offset %d, so that the messages from offset %d on cannot be read again: restore the data directory, or delete it to go on without them", name, facts.Start, c.Low)
 		}
 		if err := log.Reset(c); err != nil {
-			return 0, 0, fmt.Errorf("empty the log of %s: %w", name, err)
+			return 0, 0, false, fmt.Errorf("empty the log of %s: %w", name, err)
 		}
 		from, checkpoint = c.Low, c.Low
 	}
@@ -297,13 +316,14 @@ func (s *Scheduler) prepareLog(name Lane, log LaneLog, c Commit, facts LaneFacts
 		s.logger.Error("ingress records are gone that were to be read again; what of them still waited is lost: give the ingress a longer retention.ms",
 			zap.Stringer("lane", name), zap.Int64("from", max(from, checkpoint)), zap.Int64("start", facts.Start))
 	}
-	return max(from, facts.Start), checkpoint, nil
+	return max(from, facts.Start), checkpoint, kept, nil
 }
 
-// rulesChanged reports whether the log has effects of records that are to be read by other rules now.
+// rulesChanged reports whether the log may have effects of records that are to be read by other rules
+// now: rules hold from the first offset that the owner who brought them had not accepted.
 func rulesChanged(spans []RuleSpan, local LaneState) bool {
 	for _, span := range spans {
-		if span.From > local.From && span.From < local.Checkpoint {
+		if span.From >= local.From && span.From < local.Checkpoint {
 			return true
 		}
 	}
@@ -330,7 +350,7 @@ func (s *Scheduler) nextWriter() Writer {
 
 // beginDelivering turns a lane whose log holds all that waits to delivering. l.mu is held.
 func (s *Scheduler) beginDelivering(l *lane) {
-	if l.state != laneReading || !l.core.ready() {
+	if l.state != laneCatchingUp && l.state != laneRebuilding || !l.core.ready() {
 		return
 	}
 	l.state = laneDelivering

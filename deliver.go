@@ -82,7 +82,7 @@ func (s *Scheduler) prepare(l *lane, t *transaction, sharers int) error {
 	defer l.mu.Unlock()
 	l.ripe = false
 	switch {
-	case l.state != laneReading && l.state != laneDelivering:
+	case !l.state.reads() && (l.state != laneAssigned || l.core.plan == nil):
 		return nil
 	case l.inFlight:
 		l.ripe = true // looked at again when the transaction has ended
@@ -224,7 +224,9 @@ func (s *Scheduler) conclude(l *lane, epoch uint64, f *flight, r Result) error {
 	case Committed:
 		l.core.decided()
 		l.retryAt = 0
-		s.beginDelivering(l)
+		if f.claim {
+			s.beginReading(l)
+		}
 		s.pauseLocked(l)
 		if f.more || l.ripe || f.claim || l.paused || len(l.core.owed) > 0 {
 			l.ripe = false

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 )
+
+// progressEvery is how often a lane that reads what its log lacks tells how far it is.
+const progressEvery = 5 * time.Second
 
 // ingest takes what the lanes' producers wrote into the log, one fsync a poll.
 func (s *Scheduler) ingest(ctx context.Context) error {
@@ -78,7 +82,7 @@ func (s *Scheduler) store(ctx context.Context, batches []Batch) error {
 func (s *Scheduler) accept(l *lane, b *Batch) (arrival, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.epoch != b.Epoch || l.state < laneReading || l.state == laneStopped {
+	if l.epoch != b.Epoch || !l.state.reads() {
 		return arrival{}, false
 	}
 	if b.Err != nil {
@@ -125,10 +129,12 @@ func (s *Scheduler) stored(a *arrival) {
 		s.metrics.lateArrivals.Add(float64(a.late))
 	}
 	s.beginDelivering(l)
+	nowMs := s.nowMs()
 	if l.state != laneDelivering {
+		s.tellProgress(l, nowMs)
 		return
 	}
-	nowMs, ripe := s.nowMs(), len(l.core.owed) > 0 || l.core.uncommitted() >= s.limits.CommitOffsets
+	ripe := len(l.core.owed) > 0 || l.core.uncommitted() >= s.limits.CommitOffsets
 	for i := range a.store {
 		if due := a.store[i].DueMs; due <= nowMs {
 			ripe = true
@@ -146,11 +152,21 @@ func (s *Scheduler) stored(a *arrival) {
 	s.pauseLocked(l)
 }
 
+// tellProgress logs now and then how far a lane is that has yet to deliver. l.mu is held.
+func (s *Scheduler) tellProgress(l *lane, nowMs int64) {
+	if nowMs-l.toldAt < progressEvery.Milliseconds() {
+		return
+	}
+	l.toldAt = nowMs
+	s.logger.Info("lane "+l.state.String(), zap.Stringer("lane", l.name), zap.Int64("read", l.core.read),
+		zap.Int64("gate", l.core.gate), zap.Int64("left", l.core.gate-l.core.read), zap.Int64("waiting", l.log.Waiting()))
+}
+
 // pauseLocked pauses or resumes the reading of a lane, as its debts, its lateness and the disk ask
 // for. While it reads what its log lacks it is not paused for what is owed, or it would stand still.
 // l.mu is held.
 func (s *Scheduler) pauseLocked(l *lane) {
-	if l.state != laneReading && l.state != laneDelivering {
+	if !l.state.reads() {
 		return
 	}
 	limit := s.limits.LagPause.Milliseconds()

@@ -184,6 +184,9 @@ func (c *laneCore) claim(lane Lane, claim Commit) *flight {
 	return c.plan
 }
 
+// planWaits reports whether there is a plan that Kafka has not taken yet.
+func (c *laneCore) planWaits() bool { return c.plan != nil }
+
 // decided says that Kafka has taken the plan.
 func (c *laneCore) decided() {
 	c.committed = c.plan.Commit

@@ -141,8 +141,8 @@ func (m *Metrics) register(c prometheus.Collector) {
 
 // laneCollector reports on the lanes that are assigned when it is scraped.
 type laneCollector struct {
-	s                                               *Scheduler
-	waiting, overdue, state, next, low, uncommitted *prometheus.Desc
+	s                                                       *Scheduler
+	waiting, overdue, state, next, low, uncommitted, unread *prometheus.Desc
 }
 
 func newLaneCollector(s *Scheduler) *laneCollector {
@@ -153,16 +153,17 @@ func newLaneCollector(s *Scheduler) *laneCollector {
 		s:           s,
 		waiting:     desc("bide_waiting_messages", "Messages of the lane in the log."),
 		overdue:     desc("bide_oldest_overdue_seconds", "How late the lane's oldest waiting message is; 0 where none is due."),
-		state:       desc("bide_lane_state", "1 for the state that the lane is in: assigned, reading, delivering or stopped.", "state"),
+		state:       desc("bide_lane_state", "1 for the state that the lane is in: assigned, catching-up, rebuilding, delivering or stopped.", "state"),
 		next:        desc("bide_lane_next_offset", "Ingress offset that the lane has committed."),
 		low:         desc("bide_lane_low_offset", "Ingress offset below which every message is settled."),
+		unread:      desc("bide_lane_unread_offsets", "Offsets that must be read before the lane delivers: catching up, or a rebuild."),
 		uncommitted: desc("bide_lane_uncommitted_offsets", "Offsets accepted and not committed yet."),
 	}
 }
 
 // Describe implements [prometheus.Collector].
 func (c *laneCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.waiting, c.overdue, c.state, c.next, c.low, c.uncommitted} {
+	for _, d := range []*prometheus.Desc{c.waiting, c.overdue, c.state, c.next, c.low, c.uncommitted, c.unread} {
 		ch <- d
 	}
 }
@@ -179,6 +180,7 @@ func (c *laneCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.next, float64(l.Next))
 		gauge(c.low, float64(l.Low))
 		gauge(c.uncommitted, float64(max(0, l.Read-l.Next)))
+		gauge(c.unread, float64(max(0, l.Gate-l.Read)))
 		for state := laneAssigned; state <= laneStopped; state++ {
 			v := 0.0
 			if l.State == state.String() {

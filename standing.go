@@ -14,10 +14,22 @@ import (
 // day cannot have lost one.
 const youngIngress = 24 * time.Hour
 
+// storedCommit is what Kafka answers when asked for a lane's commit.
+type storedCommit struct {
+	Commit
+	found bool
+	err   error
+}
+
+func (s *Scheduler) committed(ctx context.Context, name Lane) (c storedCommit) {
+	c.Commit, c.found, c.err = s.cluster.Committed(ctx, name)
+	return c
+}
+
 // standing returns the commit that the lane stands at: Kafka's, or what docs/DESIGN.md §3.5 says
 // where Kafka has none, or one that cannot be.
-func (s *Scheduler) standing(ctx context.Context, name Lane, facts LaneFacts, local LaneState, waiting int64) (Commit, error) {
-	c, found, err := s.cluster.Committed(ctx, name)
+func (s *Scheduler) standing(name Lane, stored storedCommit, facts LaneFacts, local LaneState, waiting int64) (Commit, error) {
+	c, err := stored.Commit, stored.err
 	switch {
 	case errors.Is(err, ErrForeignCommit):
 		if !s.policy.ClearForeign {
@@ -30,7 +42,7 @@ func (s *Scheduler) standing(ctx context.Context, name Lane, facts LaneFacts, lo
 		return Commit{}, stopf("lane %s: %v: run the release that wrote it, or a newer one", name, err)
 	case err != nil:
 		return Commit{}, fmt.Errorf("fetch the commit of %s: %w", name, err)
-	case !found:
+	case !stored.found:
 		return s.uncommitted(name, facts, local)
 	}
 	if local.Known && local.Confirmed.TopicID == c.TopicID && local.Confirmed.Next > c.Next {

@@ -15,7 +15,7 @@ type Status struct {
 // LaneStatus is a snapshot of a lane.
 type LaneStatus struct {
 	Lane Lane
-	// State is assigned, reading, delivering or stopped.
+	// State is assigned, catching-up, rebuilding, delivering or stopped.
 	State string
 	// Next, Cursor and Low are those of the last commit; Read is the offset accepted up to, Gate the one
 	// that reading must reach before the lane delivers.
@@ -62,7 +62,7 @@ func (s *Scheduler) laneStatus(l *lane) (LaneStatus, bool) {
 		Read: l.core.read, Gate: l.core.gate,
 	}
 	log := l.log
-	loaded := l.state == laneReading || l.state == laneDelivering
+	loaded := l.state.reads()
 	l.mu.Unlock()
 	if log == nil {
 		return st, true

@@ -184,7 +184,7 @@ func (s *Scheduler) runWheel(ctx context.Context) error {
 // fire does what a timer is for. l.mu is held.
 func (s *Scheduler) fire(l *lane, t timer, nowMs int64) {
 	switch {
-	case l.state != laneReading && l.state != laneDelivering:
+	case l.state != laneDelivering && !l.core.planWaits():
 	case t.kind == edge:
 		l.near.edgeMs = 0
 		s.loadStretch(l)

@@ -19,6 +19,8 @@ const (
 	unstableLimit = 200 * time.Millisecond
 	// fenceAgain is how long until they are fenced again, should it not have helped.
 	fenceAgain = 10 * time.Second
+	// tellAgain is how often a fault that lasts is logged.
+	tellAgain = 10 * time.Second
 )
 
 // storedOffset is a partition's committed offset as the coordinator has it; offset is −1 where there
@@ -50,7 +52,13 @@ func (c *Cluster) fetchOffsets(ctx context.Context, topic string, partitions []i
 	}
 	stored := make(map[int32]storedOffset, len(partitions))
 	for _, g := range resp.Groups {
-		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
+		switch err := kerr.ErrorForCode(g.ErrorCode); {
+		case errors.Is(err, kerr.GroupIDNotFound): // no member and no offset yet
+			for _, p := range partitions {
+				stored[p] = storedOffset{offset: -1}
+			}
+			return stored, nil
+		case err != nil:
 			return nil, fmt.Errorf("fetch committed offsets of %s: %w", topic, err)
 		}
 		for _, t := range g.Topics {
@@ -86,7 +94,7 @@ func (c *Cluster) fetchOffset(ctx context.Context, lane bide.Lane, stable bool) 
 // Committed returns the lane's commit; see [bide.Cluster].
 func (c *Cluster) Committed(ctx context.Context, lane bide.Lane) (bide.Commit, bool, error) {
 	wait := backoff{least: minBusyWait, most: time.Second}
-	var unstableSince, fenced time.Time
+	var unstableSince, fenced, told time.Time
 	for {
 		stored, err := c.fetchOffset(ctx, lane, true)
 		switch {
@@ -109,7 +117,8 @@ func (c *Cluster) Committed(ctx context.Context, lane bide.Lane) (bide.Commit, b
 			}
 		default:
 			wait.most = time.Second
-			if ctx.Err() == nil {
+			if ctx.Err() == nil && time.Since(told) > tellAgain {
+				told = time.Now()
 				c.log.Warn("cannot read a lane's commit; trying again", zap.Stringer("lane", lane), zap.Error(err))
 			}
 		}

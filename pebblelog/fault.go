@@ -97,6 +97,5 @@ func (l storeLogger) Errorf(format string, args ...any) {
 
 // Fatalf implements [pebble.Logger]. It does not return.
 func (l storeLogger) Fatalf(format string, args ...any) {
-	_ = l.fault.raise(fmt.Errorf(format, args...))
-	select {}
+	l.fault.stop("write", "store", fmt.Errorf(format, args...))
 }

@@ -29,8 +29,7 @@ type Lane struct {
 		sync.Mutex
 		// zero is a block: those below it have no messages.
 		zero int64
-		// swept is a block: the counts of those below it were deleted, so that Low does not meet what adds up to
-		// nothing.
+		// swept is a block: the counts of those below it were deleted, or are few.
 		swept int64
 	}
 
@@ -112,29 +111,56 @@ func (n *Lane) load() error {
 	return n.loadFloor()
 }
 
+// loadCounts adds up what waits, and deletes the runs of zeros that it meets.
 func (n *Lane) loadCounts() error {
 	it, err := n.countsFrom(0)
 	if err != nil {
 		return err
 	}
-	first, total := int64(-1), int64(0)
-	for ok := it.First(); ok; ok = it.Next() {
-		b, count, err := readCount(it)
-		if err != nil {
-			return errors.Join(err, it.Close())
-		}
-		if first < 0 {
-			first = b
-		}
-		total += count
-	}
-	if err := it.Close(); err != nil {
-		return corrupt(err)
+	sweep := n.log.db.NewBatch()
+	first, total, err := n.addUp(it, sweep)
+	if err = errors.Join(err, corrupt(it.Close())); err != nil {
+		return err
 	}
 	n.waiting.Store(total)
 	n.write.zero = max(first, 0)
 	n.write.swept = n.write.zero
-	return nil
+	if sweep.Empty() {
+		return sweep.Close()
+	}
+	return n.log.apply(sweep)
+}
+
+// addUp returns the first block with messages, -1 if there is none, and the sum of all counts. Ranges of zeros go into sweep.
+func (n *Lane) addUp(it *pebble.Iterator, sweep *pebble.Batch) (first, total int64, err error) {
+	first = -1
+	from, zeros := int64(0), 0 // the block after the last one with messages, and the zeros met since
+	end := func(b int64) error {
+		if zeros < sweepBlocks {
+			return nil
+		}
+		return sweep.DeleteRange(countKey(nil, n.number, from), countKey(nil, n.number, b), nil)
+	}
+	b := int64(-1)
+	for ok := it.First(); ok; ok = it.Next() {
+		var count int64
+		if b, count, err = readCount(it); err != nil {
+			return 0, 0, err
+		}
+		total += count
+		if count == 0 {
+			zeros++
+			continue
+		}
+		if first < 0 {
+			first = b
+		}
+		if err := end(b); err != nil {
+			return 0, 0, err
+		}
+		from, zeros = b+1, 0
+	}
+	return first, total, end(b + 1)
 }
 
 // loadFloor sets the floor to the confirmed cursor, unless a message is in the log at or below it: a

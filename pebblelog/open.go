@@ -54,6 +54,8 @@ type Options struct {
 
 	// reclaimAfter is how long a range delete may stay in memory; 0 means a minute. Space comes back after that.
 	reclaimAfter time.Duration
+	// retryAfter is as in diskFS; 0 means the default.
+	retryAfter time.Duration
 }
 
 const (
@@ -140,13 +142,16 @@ func (o Options) withDefaults() Options {
 	if o.reclaimAfter == 0 {
 		o.reclaimAfter = defaultReclaimAfter
 	}
+	if o.retryAfter == 0 {
+		o.retryAfter = defaultRetryAfter
+	}
 	return o
 }
 
 // storeOptions returns Pebble's options.
 func (l *Log) storeOptions(o Options) *pebble.Options {
 	p := &pebble.Options{
-		FS:                          o.FS,
+		FS:                          diskFS{o.FS, l.fault, o.retryAfter},
 		Lock:                        l.lock,
 		Logger:                      storeLogger{l.fault},
 		Merger:                      merger(),

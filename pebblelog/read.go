@@ -189,6 +189,9 @@ func firstLeft(it *pebble.Iterator, n *Lane, end int64, gone *counts) (int64, er
 		if b >= end {
 			break
 		}
+		if count == 0 {
+			continue
+		}
 		if !left {
 			n.write.zero, left = b, true
 		}

@@ -15,13 +15,6 @@ func (l *ledger) counts() (acked, seen int) {
 	return l.mu.acked, l.mu.seen
 }
 
-// first returns when the first message came; zero while none has.
-func (l *ledger) first() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.firstSeen
-}
-
 // awaitAccepted waits until the sidecar has accepted all that was sent: until the commits of the
 // group reach the ends of the lanes. The ingress must have no producer but send.
 func (l *ledger) awaitAccepted(p *sidecar, limit time.Duration) {
@@ -112,22 +105,19 @@ func (l *ledger) verdictNow(expected func(entry) bool) verdict {
 }
 
 // mustBeExact fails the test unless each message came once, not early, and in order.
-func (l *ledger) mustBeExact() verdict {
+func (l *ledger) mustBeExact() {
 	l.t.Helper()
 	v := l.verdict()
 	l.judge(v)
 	if v.duplicates != 0 || v.disorders != 0 {
 		l.t.Errorf("duplicates and disorder: %s", v)
 	}
-	return v
 }
 
 // mustBeThere fails the test unless each message came at least once, and not early.
-func (l *ledger) mustBeThere() verdict {
+func (l *ledger) mustBeThere() {
 	l.t.Helper()
-	v := l.verdict()
-	l.judge(v)
-	return v
+	l.judge(l.verdict())
 }
 
 func (l *ledger) judge(v verdict) {
