@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The benchmarks handle n timers an iteration, due uniformly over an hour of milliseconds, and report
-// per timer. wheel/bench runs the same side by side with other timers.
+// The benchmarks handle n timers an iteration, due uniformly over an hour of milliseconds, and
+// report per timer. wheel/bench runs the same side by side with other timers.
 
 func eachSize(b *testing.B, f func(b *testing.B, n int)) {
 	for _, n := range []int{100_000, 1_000_000, 10_000_000} {
@@ -62,7 +62,8 @@ func BenchmarkCancel(b *testing.B) {
 	})
 }
 
-// BenchmarkAddExpire is a timer's whole life: added, moved down the wheels, delivered, as a runner drives it.
+// BenchmarkAddExpire is a timer's whole life: added, moved down the wheels, delivered, as a runner
+// drives it.
 func BenchmarkAddExpire(b *testing.B) {
 	eachSize(b, func(b *testing.B, n int) {
 		ticks := delays(n)
@@ -79,7 +80,8 @@ func BenchmarkAddExpire(b *testing.B) {
 	})
 }
 
-// BenchmarkAddCancel is a time-out that is not needed: cancelled directly after it was added, among n others.
+// BenchmarkAddCancel is a time-out that is not needed: cancelled directly after it was added, among
+// n others.
 func BenchmarkAddCancel(b *testing.B) {
 	eachSize(b, func(b *testing.B, n int) {
 		ticks := delays(n)
@@ -116,7 +118,8 @@ func BenchmarkMemory(b *testing.B) {
 	})
 }
 
-// BenchmarkRunnerAdd has as many producers as there are processors, on one runner; -cpu 1,2 shows what sharing costs.
+// BenchmarkRunnerAdd has as many producers as there are processors, on one runner; -cpu 1,2 shows
+// what sharing costs.
 func BenchmarkRunnerAdd(b *testing.B) {
 	r := NewRunner[uint64](0)
 	b.RunParallel(func(pb *testing.PB) {

@@ -53,8 +53,8 @@ func (q *delayQueue) withdraw(b bucket) {
 	}
 }
 
-// peek returns the first bucket and the tick at which it starts, seen from now. ok is false where the
-// queue is empty.
+// peek returns the first bucket and the tick at which it starts, seen from now. ok is false where
+// the queue is empty.
 func (q *delayQueue) peek(now uint64) (b bucket, start uint64, ok bool) {
 	if q.wheels == 0 {
 		return noBucket, 0, false

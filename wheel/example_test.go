@@ -81,8 +81,8 @@ func ExampleRunner() {
 	// <nil>
 }
 
-// A time-out: added for each request, cancelled for nearly all. Who wins, the answer or
-// the time-out, is decided by Cancel: it returns true once, or never if the timer fired.
+// A time-out: added for each request, cancelled for nearly all. Who wins, the answer or the
+// time-out, is decided by Cancel: it returns true once, or never if the timer fired.
 func ExampleRunner_Cancel() {
 	r := wheel.NewRunner[int](0)
 	timeout, err := r.Add(r.Now()+30*time.Second, 17)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestCloseEndsEverythingOnce prevents a second Close that panics or blocks, an Add after it that blocks or is lost in silence, and calls
-// that find a wheel half gone.
+// TestCloseEndsEverythingOnce prevents a second Close that panics or blocks, an Add after it that
+// blocks or is lost in silence, and calls that find a wheel half gone.
 func TestCloseEndsEverythingOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner[int](0)
@@ -55,8 +55,8 @@ func TestCloseBeforeRunKeepsRunFromStarting(t *testing.T) {
 	}
 }
 
-// TestCloseWhileTimersExpireReturnsAtOnce prevents a Close that holds what Run needs and waits for Run: from
-// another goroutine, and from fire.
+// TestCloseWhileTimersExpireReturnsAtOnce prevents a Close that holds what Run needs and waits for
+// Run: from another goroutine, and from fire.
 func TestCloseWhileTimersExpireReturnsAtOnce(t *testing.T) {
 	for _, inFire := range []bool{false, true} {
 		for range 50 {
@@ -95,8 +95,9 @@ func TestCloseWhileTimersExpireReturnsAtOnce(t *testing.T) {
 	}
 }
 
-// TestRunIsOneAtATimeAndCanBeRepeated prevents two goroutines that wait for the same bucket; and timers that get lost
-// between two Runs, the first of which ended by its context or by a panic of fire.
+// TestRunIsOneAtATimeAndCanBeRepeated prevents two goroutines that wait for the same bucket; and
+// timers that get lost between two Runs, the first of which ended by its context or by a panic of
+// fire.
 func TestRunIsOneAtATimeAndCanBeRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner[string](0)
@@ -128,8 +129,8 @@ func TestRunIsOneAtATimeAndCanBeRepeated(t *testing.T) {
 	})
 }
 
-// TestASlowFireBlocksNobody prevents callbacks that run under the lock: while one sleeps for an hour, others add,
-// cancel and reset; and what became due meanwhile comes at once.
+// TestASlowFireBlocksNobody prevents callbacks that run under the lock: while one sleeps for an
+// hour, others add, cancel and reset; and what became due meanwhile comes at once.
 func TestASlowFireBlocksNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner[int](0)
@@ -160,8 +161,9 @@ func TestASlowFireBlocksNobody(t *testing.T) {
 	})
 }
 
-// TestAPeriodicTimerIsCancelledForGood prevents the gap between firing and re-arming, in which a Cancel misses: the
-// period is kept by fire, under the owner's lock, and the last ID is the one to cancel.
+// TestAPeriodicTimerIsCancelledForGood prevents the gap between firing and re-arming, in which a
+// Cancel misses: the period is kept by fire, under the owner's lock, and the last ID is the one to
+// cancel.
 func TestAPeriodicTimerIsCancelledForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner[time.Duration](0)

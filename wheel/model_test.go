@@ -157,8 +157,8 @@ func (m *model) check() {
 	}
 }
 
-// inspect verifies the wheel's inner order: every timer in the bucket of its deadline, links whole both ways,
-// the queue and the slab's accounts exact.
+// inspect verifies the wheel's inner order: every timer in the bucket of its deadline, links whole
+// both ways, the queue and the slab's accounts exact.
 func inspect[T any](t testing.TB, w *Wheel[T]) {
 	t.Helper()
 	timers := 0
@@ -223,7 +223,8 @@ func (s *script) byte() byte {
 	return b
 }
 
-// delay returns a delay of any size: near a power of two for most, so that edges of wheels are met; or a plain number.
+// delay returns a delay of any size: near a power of two for most, so that edges of wheels are met;
+// or a plain number.
 func (s *script) delay() int64 {
 	kind, fine := s.byte(), int64(int8(s.byte()))
 	switch {
@@ -294,9 +295,9 @@ func (s *script) run(t testing.TB) {
 }
 
 // FuzzWheelAgreesWithHeap prevents every kind of wrong tick and wrong order at once: early, a turn
-// late, or missed timers; a delay near the largest integer that overflows, fires at once or never ends;
-// a coarse bucket that hides an earlier fine one from Next; a Cancel after the fire that touches another timer; a
-// Reset that fires twice; a length that is not exact.
+// late, or missed timers; a delay near the largest integer that overflows, fires at once or never
+// ends; a coarse bucket that hides an earlier fine one from Next; a Cancel after the fire that
+// touches another timer; a Reset that fires twice; a length that is not exact.
 func FuzzWheelAgreesWithHeap(f *testing.F) {
 	f.Add([]byte{0, 0, 70, 0, 0, 130, 1, 5, 5, 5})                          // the largest delays beside a small one
 	f.Add([]byte{5, 7 | 96, 12, 0, 14, 12, 1, 7 | 96, 12, 0, 14, 12, 1})    // one tick, added before and during its cascade
@@ -323,8 +324,9 @@ func TestRandomScriptsAgreeWithHeap(t *testing.T) {
 	}
 }
 
-// TestACenturyOfUptimeAgreesWithHeap prevents what only a long life shows: a top wheel that wraps, after days or
-// years, with one long timer in it. The clock jumps by up to a week at a time over 200 years of milliseconds.
+// TestACenturyOfUptimeAgreesWithHeap prevents what only a long life shows: a top wheel that wraps,
+// after days or years, with one long timer in it. The clock jumps by up to a week at a time over
+// 200 years of milliseconds.
 func TestACenturyOfUptimeAgreesWithHeap(t *testing.T) {
 	rnd := newRand(t)
 	const day, year = 86_400_000, 365 * 86_400_000

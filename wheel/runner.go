@@ -21,11 +21,12 @@ const (
 	// DefaultTick is a runner's tick where none is given.
 	DefaultTick = time.Millisecond
 
-	// slice bounds how many timers are handled under one hold of the lock: about 30 µs, so that whoever
-	// adds or cancels meanwhile does not notice a backlog.
+	// slice bounds how many timers are handled under one hold of the lock: about 30 µs, so that
+	// whoever adds or cancels meanwhile does not notice a backlog.
 	slice = 256
 
-	// awake stands for the tick that the runner sleeps until while it does not sleep: nothing is earlier.
+	// awake stands for the tick that the runner sleeps until while it does not sleep: nothing is
+	// earlier.
 	awake Tick = math.MinInt64
 	// asleep stands for it while no timer waits: everything is earlier but what is never due.
 	asleep Tick = math.MaxInt64
@@ -37,13 +38,14 @@ type Entry[T any] struct {
 	Value T
 }
 
-// Runner is a [Wheel] on the monotonic clock, with one goroutine, the caller's, that sleeps in [Runner.Run] until the next
-// bucket. Times are durations since the runner's start ([Runner.Now]): a wall clock that is set does not touch
-// them, and any mapping from wall time is the caller's. Deadlines are rounded up to a tick and now down, so that
-// a timer never fires early, and late by at most a tick and what the system takes to wake a goroutine.
+// Runner is a [Wheel] on the monotonic clock, with one goroutine, the caller's, that sleeps in
+// [Runner.Run] until the next bucket. Times are durations since the runner's start ([Runner.Now]):
+// a wall clock that is set does not touch them, and any mapping from wall time is the caller's.
+// Deadlines are rounded up to a tick and now down, so that a timer never fires early, and late by
+// at most a tick and what the system takes to wake a goroutine.
 //
-// An idle runner makes no wake-ups. A sleeping one is woken early only by a timer that is due before it would
-// have woken itself. Safe for concurrent use, also from fire.
+// An idle runner makes no wake-ups. A sleeping one is woken early only by a timer that is due
+// before it would have woken itself. Safe for concurrent use, also from fire.
 type Runner[T any] struct {
 	start time.Time
 	tick  time.Duration
@@ -60,8 +62,8 @@ type Runner[T any] struct {
 }
 
 // NewRunner returns a runner whose clock starts now, with the given tick; 0 or less means
-// [DefaultTick]. Nothing fires before Run. It starts no goroutine; a runner that is no longer used needs no Close.
-// In a testing/synctest bubble, make it in the bubble.
+// [DefaultTick]. Nothing fires before Run. It starts no goroutine; a runner that is no longer used
+// needs no Close. In a testing/synctest bubble, make it in the bubble.
 func NewRunner[T any](tick time.Duration) *Runner[T] {
 	if tick <= 0 {
 		tick = DefaultTick
@@ -78,9 +80,9 @@ func (r *Runner[T]) Now() time.Duration { return time.Since(r.start) }
 // Tick returns the runner's tick.
 func (r *Runner[T]) Tick() time.Duration { return r.tick }
 
-// Add starts a timer that is due at. One that is due by now fires as soon as Run comes to it, possibly before
-// Add returns; math.MaxInt64 is 292 years ahead. Errors: [ErrClosed]. Cost: O(1); no clock is
-// read unless the wheel was empty.
+// Add starts a timer that is due at. One that is due by now fires as soon as Run comes to it,
+// possibly before Add returns; math.MaxInt64 is 292 years ahead. Errors: [ErrClosed]. Cost: O(1);
+// no clock is read unless the wheel was empty.
 func (r *Runner[T]) Add(at time.Duration, v T) (ID, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,8 +92,9 @@ func (r *Runner[T]) Add(at time.Duration, v T) (ID, error) {
 	return r.add(at, v), nil
 }
 
-// AddBatch adds timers in order, and appends their IDs to ids. It takes the lock for up to 256 at a time, so that others get
-// their turn. Errors: [ErrClosed], with the IDs of those that were added before.
+// AddBatch adds timers in order, and appends their IDs to ids. It takes the lock for up to 256 at a
+// time, so that others get their turn. Errors: [ErrClosed], with the IDs of those that were added
+// before.
 func (r *Runner[T]) AddBatch(entries []Entry[T], ids []ID) ([]ID, error) {
 	for len(entries) > 0 {
 		part := entries[:min(slice, len(entries))]
@@ -109,16 +112,16 @@ func (r *Runner[T]) AddBatch(entries []Entry[T], ids []ID) ([]ID, error) {
 	return ids, nil
 }
 
-// Cancel ends a timer and returns its value. ok is true once: it is false after the timer was handed to fire or
-// cancelled, and after Close. Cost: O(1); Run is not woken.
+// Cancel ends a timer and returns its value. ok is true once: it is false after the timer was
+// handed to fire or cancelled, and after Close. Cost: O(1); Run is not woken.
 func (r *Runner[T]) Cancel(id ID) (v T, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.wheel.Cancel(id)
 }
 
-// Reset moves a timer to another time under the same ID; it fires once. It returns false and does nothing after the timer was
-// handed to fire or cancelled, and after Close. Cost: O(1).
+// Reset moves a timer to another time under the same ID; it fires once. It returns false and does
+// nothing after the timer was handed to fire or cancelled, and after Close. Cost: O(1).
 func (r *Runner[T]) Reset(id ID, at time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,7 +133,8 @@ func (r *Runner[T]) Reset(id ID, at time.Duration) bool {
 	return true
 }
 
-// Clear cancels all timers and gives their memory back. Timers that are being handed to fire are not recalled.
+// Clear cancels all timers and gives their memory back. Timers that are being handed to fire are
+// not recalled.
 func (r *Runner[T]) Clear() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,8 +157,9 @@ func (r *Runner[T]) Stats() Stats {
 	return s
 }
 
-// Close cancels all timers and makes Run return; Add then returns [ErrClosed]. It does not wait for a fire that
-// is under way, so it can be called from fire: whoever needs it over waits for Run to return. Idempotent.
+// Close cancels all timers and makes Run return; Add then returns [ErrClosed]. It does not wait for
+// a fire that is under way, so it can be called from fire: whoever needs it over waits for Run to
+// return. Idempotent.
 func (r *Runner[T]) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,13 +168,14 @@ func (r *Runner[T]) Close() {
 	r.signal()
 }
 
-// Run calls fire with the values of timers that are due, up to 256 at a time, in order of their ticks, equal
-// ones as they were added; batch is valid until fire returns. fire is called without the lock and from this goroutine alone: it may add, cancel, and close,
-// and while it blocks nothing else fires, though others can still add and cancel.
+// Run calls fire with the values of timers that are due, up to 256 at a time, in order of their
+// ticks, equal ones as they were added; batch is valid until fire returns. fire is called without
+// the lock and from this goroutine alone: it may add, cancel, and close, and while it blocks
+// nothing else fires, though others can still add and cancel.
 //
-// Run blocks until ctx is done, and returns ctx's error, or until Close, and returns nil; timers that are due by then stay, or
-// are cancelled. After ctx it may be called again. A panic of fire goes through it, and the rest of that batch
-// is lost. Errors: [ErrRunning].
+// Run blocks until ctx is done, and returns ctx's error, or until Close, and returns nil; timers
+// that are due by then stay, or are cancelled. After ctx it may be called again. A panic of fire
+// goes through it, and the rest of that batch is lost. Errors: [ErrRunning].
 func (r *Runner[T]) Run(ctx context.Context, fire func(batch []T)) error {
 	r.mu.Lock()
 	if r.mu.running {
@@ -214,7 +220,8 @@ func (r *Runner[T]) Run(ctx context.Context, fire func(batch []T)) error {
 	return ctx.Err()
 }
 
-// advance takes one slice of what is due. Where nothing is, it arms the runner and returns how long to sleep.
+// advance takes one slice of what is due. Where nothing is, it arms the runner and returns how long
+// to sleep.
 func (r *Runner[T]) advance(dst []T) (batch []T, sleep time.Duration, closed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -235,8 +242,9 @@ func (r *Runner[T]) advance(dst []T) (batch []T, sleep time.Duration, closed boo
 	return batch, r.floor(next) - now, false
 }
 
-// awaken counts a wake-up, and lets adders know that no other is needed. A signal that came together with
-// the timer would be another: it is dropped, since what it stands for is seen in any case.
+// awaken counts a wake-up, and lets adders know that no other is needed. A signal that came
+// together with the timer would be another: it is dropped, since what it stands for is seen in any
+// case.
 func (r *Runner[T]) awaken() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,8 +256,9 @@ func (r *Runner[T]) awaken() {
 	}
 }
 
-// add adds a timer; the caller holds the lock. An empty wheel is moved to now first, which is free, since seen
-// from a clock that lags the timer would lie on too high a wheel, and would have to be moved at once.
+// add adds a timer; the caller holds the lock. An empty wheel is moved to now first, which is free,
+// since seen from a clock that lags the timer would lie on too high a wheel, and would have to be
+// moved at once.
 func (r *Runner[T]) add(at time.Duration, v T) ID {
 	if r.mu.wheel.Len() == 0 {
 		r.mu.wheel.Advance(Tick(r.Now()/r.tick), 0, nil)
@@ -260,8 +269,8 @@ func (r *Runner[T]) add(at time.Duration, v T) ID {
 	return id
 }
 
-// wakeBefore wakes Run where it sleeps beyond tick; the caller holds the lock. Until Run has seen the signal it counts as awake,
-// so that a burst of ever earlier timers costs one wake-up.
+// wakeBefore wakes Run where it sleeps beyond tick; the caller holds the lock. Until Run has seen
+// the signal it counts as awake, so that a burst of ever earlier timers costs one wake-up.
 func (r *Runner[T]) wakeBefore(tick Tick) {
 	if tick < r.mu.armed {
 		r.mu.armed = awake

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// run starts r.Run in the bubble and returns a function that ends it, waits, and returns its error. A
-// Run that leaves a goroutine behind fails its bubble.
+// run starts r.Run in the bubble and returns a function that ends it, waits, and returns its error.
+// A Run that leaves a goroutine behind fails its bubble.
 func run[T any](t *testing.T, r *Runner[T], fire func([]T)) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -35,8 +35,8 @@ func add[T any](t *testing.T, r *Runner[T], at time.Duration, v T) ID {
 
 const year = 365 * 24 * time.Hour
 
-// TestTimersFireInTheirTick prevents early timers, by rounding or by a tick that is no multiple of a
-// millisecond; late ones, also years ahead; and a delay of MaxInt64 that fires at once.
+// TestTimersFireInTheirTick prevents early timers, by rounding or by a tick that is no multiple of
+// a millisecond; late ones, also years ahead; and a delay of MaxInt64 that fires at once.
 func TestTimersFireInTheirTick(t *testing.T) {
 	ats := []time.Duration{
 		-5, 0, 1, 333_333, time.Millisecond - 1, time.Millisecond, 1_900_000, 64 * time.Millisecond, 70_000_001,
@@ -73,7 +73,8 @@ func TestTimersFireInTheirTick(t *testing.T) {
 	}
 }
 
-// TestAnIdleRunnerDoesNotWake prevents polling: a million timers a year ahead cost no wake-up in a day.
+// TestAnIdleRunnerDoesNotWake prevents polling: a million timers a year ahead cost no wake-up in a
+// day.
 func TestAnIdleRunnerDoesNotWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner[int](0)
@@ -94,7 +95,8 @@ func TestAnIdleRunnerDoesNotWake(t *testing.T) {
 	})
 }
 
-// TestOnlyAnEarlierTimerWakes prevents wake-ups that nobody needs, and a sleeper that is not told of an earlier timer.
+// TestOnlyAnEarlierTimerWakes prevents wake-ups that nobody needs, and a sleeper that is not told
+// of an earlier timer.
 func TestOnlyAnEarlierTimerWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner[string](0)
@@ -144,7 +146,8 @@ func TestABurstOfEverEarlierTimersWakesOnce(t *testing.T) {
 	}
 }
 
-// TestATimerAndASignalTogetherAreOneWakeup: the signal that nobody waited for is not left for the next sleep.
+// TestATimerAndASignalTogetherAreOneWakeup: the signal that nobody waited for is not left for the
+// next sleep.
 func TestATimerAndASignalTogetherAreOneWakeup(t *testing.T) {
 	r := NewRunner[int](0)
 	r.signal()
@@ -154,7 +157,8 @@ func TestATimerAndASignalTogetherAreOneWakeup(t *testing.T) {
 	}
 }
 
-// TestTicksAndDurationsSaturate prevents a sleep until the end of time that overflows, and so ends at once, for ever.
+// TestTicksAndDurationsSaturate prevents a sleep until the end of time that overflows, and so ends
+// at once, for ever.
 func TestTicksAndDurationsSaturate(t *testing.T) {
 	for _, tick := range []time.Duration{1, 2, 3, time.Millisecond, 1_500_000, time.Hour, math.MaxInt64} {
 		r := NewRunner[int](tick)
@@ -168,8 +172,8 @@ func TestTicksAndDurationsSaturate(t *testing.T) {
 	}
 }
 
-// TestATimerAfterALongIdleIsOnTime prevents a clock that went stale while nothing waited from putting the next timer on too high a
-// wheel: late, early, or moved about.
+// TestATimerAfterALongIdleIsOnTime prevents a clock that went stale while nothing waited from
+// putting the next timer on too high a wheel: late, early, or moved about.
 func TestATimerAfterALongIdleIsOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner[time.Duration](0)
@@ -228,8 +232,9 @@ func TestEqualDeadlinesFireAsAdded(t *testing.T) {
 	})
 }
 
-// TestChainsAndSelfReschedulingTimersNeverStop prevents a lost wake-up, or a lock that fire needs and Run holds: from
-// fire, one chain of 30,000 links, 5 timers of 1 ms for two minutes, and 100,000 for a moment.
+// TestChainsAndSelfReschedulingTimersNeverStop prevents a lost wake-up, or a lock that fire needs
+// and Run holds: from fire, one chain of 30,000 links, 5 timers of 1 ms for two minutes, and
+// 100,000 for a moment.
 func TestChainsAndSelfReschedulingTimersNeverStop(t *testing.T) {
 	for _, c := range []struct {
 		timers int

@@ -17,9 +17,10 @@ import (
 //	advance now=N [limit=N]        prints the names delivered, and "more" where there is more to do
 //	next, stats, clear
 //
-// Together they prevent: equal deadlines that overtake each other, by whichever wheel they came; a coarse bucket that hides an
-// earlier fine one; a timer at exactly one turn that comes a turn late or at once; a timer added
-// into the bucket that is being emptied which is lost or comes a turn late.
+// Together they prevent: equal deadlines that overtake each other, by whichever wheel they came; a
+// coarse bucket that hides an earlier fine one; a timer at exactly one turn that comes a turn late
+// or at once; a timer added into the bucket that is being emptied which is lost or comes a turn
+// late.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
 		var w *Wheel[string]

@@ -12,8 +12,8 @@ const (
 //
 //	when 8 │ next 4 │ prev 4 │ generation 4 │ bucket 2 │ – 2 │ value
 //
-// 32 bytes for values of up to 8 bytes. next and prev link the timers of a bucket; 0 ends a list.
-// A free node has generation 0, and next links the free nodes of its chunk.
+// 32 bytes for values of up to 8 bytes. next and prev link the timers of a bucket; 0 ends a list. A
+// free node has generation 0, and next links the free nodes of its chunk.
 type node[T any] struct {
 	when       uint64
 	next, prev uint32
@@ -30,9 +30,9 @@ type chunk struct {
 	next, prev uint32 // open or vacant chunks
 }
 
-// slab hands out nodes by number. A node's number is its chunk's place in the directory and its own in the
-// chunk; place 0 stays empty, so that 0 is no node. Chunks without a live node are given back, but
-// for one, so that a timer that comes and goes does not allocate a chunk each time.
+// slab hands out nodes by number. A node's number is its chunk's place in the directory and its own
+// in the chunk; place 0 stays empty, so that 0 is no node. Chunks without a live node are given
+// back, but for one, so that a timer that comes and goes does not allocate a chunk each time.
 type slab[T any] struct {
 	nodes  []*[chunkLen]node[T]
 	chunks []chunk

@@ -10,8 +10,8 @@ import (
 	"weak"
 )
 
-// TestCancelledLongTimersHoldNoMemory prevents a program that adds time-outs and cancels nearly all from growing until
-// they would have been due.
+// TestCancelledLongTimersHoldNoMemory prevents a program that adds time-outs and cancels nearly all
+// from growing until they would have been due.
 func TestCancelledLongTimersHoldNoMemory(t *testing.T) {
 	heap := func() uint64 {
 		runtime.GC()
@@ -45,7 +45,8 @@ func TestCancelledLongTimersHoldNoMemory(t *testing.T) {
 	runtime.KeepAlive(w)
 }
 
-// TestAPointerFreeTimerTakes32Bytes keeps the layout: the garbage collector has nothing to look at in it.
+// TestAPointerFreeTimerTakes32Bytes keeps the layout: the garbage collector has nothing to look at
+// in it.
 func TestAPointerFreeTimerTakes32Bytes(t *testing.T) {
 	if size := reflect.TypeFor[node[uint64]]().Size(); size != 32 {
 		t.Errorf("node[uint64] has %d bytes", size)
@@ -66,8 +67,9 @@ func TestAddAndCancelAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestClearLeavesNothingBehind prevents entries from outliving a Clear: what is added then, at the same tick,
-// fires, and old IDs name nothing. So a program can drop its wheel and rebuild it from what it stores.
+// TestClearLeavesNothingBehind prevents entries from outliving a Clear: what is added then, at the
+// same tick, fires, and old IDs name nothing. So a program can drop its wheel and rebuild it from
+// what it stores.
 func TestClearLeavesNothingBehind(t *testing.T) {
 	w := New[int](0)
 	var ids []ID
@@ -95,8 +97,8 @@ func TestClearLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// TestValuesOfEndedTimersCanBeCollected prevents the slab, or the last batch of a runner, from holding what a
-// timer pointed to: after it fired, was cancelled, or was cleared.
+// TestValuesOfEndedTimersCanBeCollected prevents the slab, or the last batch of a runner, from
+// holding what a timer pointed to: after it fired, was cancelled, or was cleared.
 func TestValuesOfEndedTimersCanBeCollected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner[*[64]int](0)

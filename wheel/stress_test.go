@@ -17,11 +17,11 @@ type stressTimer struct {
 	ends  atomic.Int32
 }
 
-// TestEachTimerEndsOnceUnderConcurrentUse runs adders, cancellers and resetters against a runner on the real clock,
-// with delays of 0 to 2 ticks and some of a turn, so that all of it happens in buckets that are being emptied. With
-// -race it prevents races on the clock, the index and the lists; without, deadlocks between cancel and flush, a
-// slot computed before the lock was taken, a fire that is early, doubled or lost, a count that is
-// decremented twice. Nothing is left running.
+// TestEachTimerEndsOnceUnderConcurrentUse runs adders, cancellers and resetters against a runner on
+// the real clock, with delays of 0 to 2 ticks and some of a turn, so that all of it happens in
+// buckets that are being emptied. With -race it prevents races on the clock, the index and the
+// lists; without, deadlocks between cancel and flush, a slot computed before the lock was taken, a
+// fire that is early, doubled or lost, a count that is decremented twice. Nothing is left running.
 func TestEachTimerEndsOnceUnderConcurrentUse(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	const workers, each = 4, 5000
@@ -107,8 +107,9 @@ func stress(t *testing.T, r *Runner[*stressTimer], rnd *rand.Rand, n int, end fu
 	return timers
 }
 
-// TestATimerThatIsDueMayFireBeforeAddReturns prevents the surprise of a callback that looks for a variable which Add has not
-// set yet: the value itself comes to fire, and a Cancel behind it says that it is too late.
+// TestATimerThatIsDueMayFireBeforeAddReturns prevents the surprise of a callback that looks for a
+// variable which Add has not set yet: the value itself comes to fire, and a Cancel behind it says
+// that it is too late.
 func TestATimerThatIsDueMayFireBeforeAddReturns(t *testing.T) {
 	r := NewRunner[*int](0)
 	fired := make(chan *int)

@@ -2,8 +2,9 @@ package wheel
 
 import "math"
 
-// Tick is a point in time on a whole-numbered scale of the user's choice; any int64 is one. Which moment is tick 0 and how long a
-// tick lasts is nothing the wheel knows. Round deadlines up and now down, and no timer is early.
+// Tick is a point in time on a whole-numbered scale of the user's choice; any int64 is one. Which
+// moment is tick 0 and how long a tick lasts is nothing the wheel knows. Round deadlines up and now
+// down, and no timer is early.
 type Tick int64
 
 // sign makes the unsigned order of keys the signed order of ticks.
@@ -12,17 +13,18 @@ const sign = 1 << 63
 func (t Tick) key() uint64   { return uint64(t) ^ sign }
 func tickOf(key uint64) Tick { return Tick(key ^ sign) }
 
-// ID names a timer from its Add until it fires or is cancelled. The zero ID names none. IDs are comparable and belong
-// to one wheel. A generation tells an old ID from the timer that has its place now; it
-// comes round after 2³² adds, so do not keep the ID of a timer that is gone for that long.
+// ID names a timer from its Add until it fires or is cancelled. The zero ID names none. IDs are
+// comparable and belong to one wheel. A generation tells an old ID from the timer that has its
+// place now; it comes round after 2³² adds, so do not keep the ID of a timer that is gone for that
+// long.
 type ID struct{ index, generation uint32 }
 
 // list is the timers of a bucket, first in, first out.
 type list struct{ head, tail uint32 }
 
-// Wheel is a hierarchical timing wheel in integer ticks. It has no clock: [Wheel.Advance] says
-// what time it is. Memory is 24 bytes and a value a timer; a T without pointers keeps timers out of
-// the garbage collector's sight. Not safe for concurrent use.
+// Wheel is a hierarchical timing wheel in integer ticks. It has no clock: [Wheel.Advance] says what
+// time it is. Memory is 24 bytes and a value a timer; a T without pointers keeps timers out of the
+// garbage collector's sight. Not safe for concurrent use.
 type Wheel[T any] struct {
 	now uint64
 	// current is the bucket that Advance is emptying, out of the queue and never empty; noBucket
@@ -35,8 +37,8 @@ type Wheel[T any] struct {
 	stats      Stats
 }
 
-// Stats are the figures of a wheel. Timers and OverflowWheels are of this moment, the others count from the
-// start. Added = Timers + Expired + Cancelled at any time.
+// Stats are the figures of a wheel. Timers and OverflowWheels are of this moment, the others count
+// from the start. Added = Timers + Expired + Cancelled at any time.
 type Stats struct {
 	// Timers is how many wait.
 	Timers int
@@ -55,10 +57,10 @@ func New[T any](start Tick) *Wheel[T] {
 	return &Wheel[T]{now: start.key(), current: noBucket}
 }
 
-// Add starts a timer that is due at tick at, and returns its ID. Where at is not after now the
-// next Advance delivers it, never Add. Timers due at the same tick are delivered in the order in which they were added,
-// late ones among those of the present tick. Panics beyond 2³² timers. Cost: O(1), no allocation but a chunk of
-// 4096 timers now and then.
+// Add starts a timer that is due at tick at, and returns its ID. Where at is not after now the next
+// Advance delivers it, never Add. Timers due at the same tick are delivered in the order in which
+// they were added, late ones among those of the present tick. Panics beyond 2³² timers. Cost: O(1),
+// no allocation but a chunk of 4096 timers now and then.
 func (w *Wheel[T]) Add(at Tick, v T) ID {
 	i, n := w.slab.take()
 	if w.generation++; w.generation == 0 {
@@ -72,8 +74,8 @@ func (w *Wheel[T]) Add(at Tick, v T) ID {
 	return ID{i, n.generation}
 }
 
-// Cancel ends a timer and returns its value. ok is true once: it is false after the timer
-// fired or was cancelled, and for the zero ID. Its memory is free for other timers at once. Cost: O(1).
+// Cancel ends a timer and returns its value. ok is true once: it is false after the timer fired or
+// was cancelled, and for the zero ID. Its memory is free for other timers at once. Cost: O(1).
 func (w *Wheel[T]) Cancel(id ID) (v T, ok bool) {
 	n := w.slab.find(id)
 	if n == nil {
@@ -87,8 +89,8 @@ func (w *Wheel[T]) Cancel(id ID) (v T, ok bool) {
 	return v, true
 }
 
-// Reset moves a timer to tick at, as if it were added now, under the same ID; it fires once.
-// It returns false and does nothing after the timer fired or was cancelled. Cost: O(1).
+// Reset moves a timer to tick at, as if it were added now, under the same ID; it fires once. It
+// returns false and does nothing after the timer fired or was cancelled. Cost: O(1).
 func (w *Wheel[T]) Reset(id ID, at Tick) bool {
 	n := w.slab.find(id)
 	if n == nil {
@@ -117,7 +119,8 @@ func (w *Wheel[T]) Stats() Stats {
 }
 
 // Next returns a tick at or before that of the first timer: the start of its bucket, so exact when
-// the timer lies on the first wheel. Advance has nothing to do before then. ok is false where no timer waits. Cost: O(1).
+// the timer lies on the first wheel. Advance has nothing to do before then. ok is false where no
+// timer waits. Cost: O(1).
 func (w *Wheel[T]) Next() (at Tick, ok bool) {
 	if w.current != noBucket {
 		return tickOf(w.now), true
@@ -129,12 +132,12 @@ func (w *Wheel[T]) Next() (at Tick, ok bool) {
 	return tickOf(start), true
 }
 
-// Advance moves the wheel to now and appends to dst the values of the timers that are due, in order of
-// their ticks, equal ones as they were added: never early. It stops after limit timers, delivered or
-// moved to a lower wheel, and more then says that the same call has more to do; until then
-// Now lags behind. A limit of 0 or less is none. However many ticks lie between, skipped or not, nothing is missed. A now before
-// [Wheel.Now] does nothing. Cost: O(timers delivered and moved + buckets that start), whatever
-// the number of ticks.
+// Advance moves the wheel to now and appends to dst the values of the timers that are due, in order
+// of their ticks, equal ones as they were added: never early. It stops after limit timers,
+// delivered or moved to a lower wheel, and more then says that the same call has more to do; until
+// then Now lags behind. A limit of 0 or less is none. However many ticks lie between, skipped or
+// not, nothing is missed. A now before [Wheel.Now] does nothing. Cost: O(timers delivered and moved
+// + buckets that start), whatever the number of ticks.
 func (w *Wheel[T]) Advance(now Tick, limit int, dst []T) (out []T, more bool) {
 	until := now.key()
 	if until < w.now {
@@ -173,8 +176,8 @@ func (w *Wheel[T]) Clear() {
 	w.slab = slab[T]{}
 }
 
-// place puts timer i into the bucket of tick at. While a bucket is being emptied, what belongs to it goes to
-// its end, behind the timers that wait in it to be moved.
+// place puts timer i into the bucket of tick at. While a bucket is being emptied, what belongs to
+// it goes to its end, behind the timers that wait in it to be moved.
 func (w *Wheel[T]) place(i uint32, n *node[T], at Tick) {
 	n.when = max(at.key(), w.now)
 	level := levelOf(n.when ^ w.now)
@@ -242,7 +245,8 @@ func (w *Wheel[T]) expire(dst []T, limit int) ([]T, int) {
 	return dst, limit
 }
 
-// cascade moves up to limit timers of the current bucket to lower wheels, and returns what is left of limit.
+// cascade moves up to limit timers of the current bucket to lower wheels, and returns what is left
+// of limit.
 func (w *Wheel[T]) cascade(limit int) int {
 	l := &w.wheels[w.current.level()][w.current.slot()]
 	i, before := l.head, limit

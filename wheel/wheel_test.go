@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// TestDelaysFireInTheirTickAtEveryHandPosition prevents errors by one: a delay of one tick, of n ticks, of exactly
-// one turn or several, or one beside it, that is early, a turn late or a panic at some position of the hand.
+// TestDelaysFireInTheirTickAtEveryHandPosition prevents errors by one: a delay of one tick, of n
+// ticks, of exactly one turn or several, or one beside it, that is early, a turn late or a panic at
+// some position of the hand.
 func TestDelaysFireInTheirTickAtEveryHandPosition(t *testing.T) {
 	delays := []Tick{0, 1, 2, 62, 63, 64, 65, 127, 128, 129, 192, 4095, 4096, 4097, 8192, 12288, 262143, 262144, 262145, 524288}
 	var starts []Tick
@@ -50,8 +51,8 @@ func TestATickAtATimeNothingIsMissed(t *testing.T) {
 	}
 }
 
-// TestSkippedTicksAreCaughtUp prevents timers in ticks that nobody polled from waiting a turn, or from
-// delaying all that come after.
+// TestSkippedTicksAreCaughtUp prevents timers in ticks that nobody polled from waiting a turn, or
+// from delaying all that come after.
 func TestSkippedTicksAreCaughtUp(t *testing.T) {
 	for _, step := range []Tick{7, 63, 64, 65, 1000, 4096, 5000, 300_000} {
 		w := New[Tick](0)
@@ -71,8 +72,8 @@ func TestSkippedTicksAreCaughtUp(t *testing.T) {
 	}
 }
 
-// TestPeriodsThatAreNoMultipleOfATurnKeepTheirBeat prevents a period of 70 on a wheel of 64 from firing each turn,
-// or each tick; re-added from what Advance delivered, as a periodic timer is.
+// TestPeriodsThatAreNoMultipleOfATurnKeepTheirBeat prevents a period of 70 on a wheel of 64 from
+// firing each turn, or each tick; re-added from what Advance delivered, as a periodic timer is.
 func TestPeriodsThatAreNoMultipleOfATurnKeepTheirBeat(t *testing.T) {
 	for _, period := range []Tick{1, 63, 64, 65, 70, 100, 4095, 4096, 4097, 10_007} {
 		w := New[Tick](5)
@@ -89,8 +90,8 @@ func TestPeriodsThatAreNoMultipleOfATurnKeepTheirBeat(t *testing.T) {
 	}
 }
 
-// TestTimersReaddedWhileTheirBucketIsEmptiedFireOnce prevents an insertion into the bucket that is being
-// processed from firing early, looping for ever, or waiting for a turn.
+// TestTimersReaddedWhileTheirBucketIsEmptiedFireOnce prevents an insertion into the bucket that is
+// being processed from firing early, looping for ever, or waiting for a turn.
 func TestTimersReaddedWhileTheirBucketIsEmptiedFireOnce(t *testing.T) {
 	for _, again := range []Tick{0, 1, 63, 64, 65, 4096} {
 		for _, at := range []Tick{10, 64, 70, 4096, 5000} {
@@ -119,7 +120,8 @@ func TestTimersReaddedWhileTheirBucketIsEmptiedFireOnce(t *testing.T) {
 	}
 }
 
-// TestACancelledTimerNeverFires prevents a Cancel directly behind its Add that is overtaken by it, at any distance.
+// TestACancelledTimerNeverFires prevents a Cancel directly behind its Add that is overtaken by it,
+// at any distance.
 func TestACancelledTimerNeverFires(t *testing.T) {
 	w := New[int](0)
 	for shift := range 63 {
@@ -142,8 +144,8 @@ func TestACancelledTimerNeverFires(t *testing.T) {
 	}
 }
 
-// TestLateCancelTouchesNoOtherTimer prevents Cancel and Reset with the ID of a timer that is gone from panicking or
-// hitting the timer that has its memory now.
+// TestLateCancelTouchesNoOtherTimer prevents Cancel and Reset with the ID of a timer that is gone
+// from panicking or hitting the timer that has its memory now.
 func TestLateCancelTouchesNoOtherTimer(t *testing.T) {
 	w := New[int](0)
 	var dead []ID
@@ -165,8 +167,9 @@ func TestLateCancelTouchesNoOtherTimer(t *testing.T) {
 	}
 }
 
-// TestATimerThatIsResetOftenFiresOnce prevents a moved timer from firing twice, at an old time, or from
-// leaving an entry behind by which a later Cancel misses: within its slot, to other wheels, and back.
+// TestATimerThatIsResetOftenFiresOnce prevents a moved timer from firing twice, at an old time, or
+// from leaving an entry behind by which a later Cancel misses: within its slot, to other wheels,
+// and back.
 func TestATimerThatIsResetOftenFiresOnce(t *testing.T) {
 	rnd := newRand(t)
 	w := New[int](0)
@@ -200,8 +203,8 @@ func TestATimerThatIsResetOftenFiresOnce(t *testing.T) {
 // anyDelay returns a delay of any size up to 2³⁰ ticks, small ones as often as large ones; 0 too.
 func anyDelay(rnd *rand.Rand) Tick { return Tick(rnd.Int64N(1 << rnd.IntN(31))) }
 
-// TestAChainOfTimersNeverBreaks prevents a wheel in which each timer adds the next from stopping after a
-// while, in the first tick as well as years on.
+// TestAChainOfTimersNeverBreaks prevents a wheel in which each timer adds the next from stopping
+// after a while, in the first tick as well as years on.
 func TestAChainOfTimersNeverBreaks(t *testing.T) {
 	rnd := newRand(t)
 	w := New[int](0)
@@ -244,7 +247,8 @@ func TestAddsDoNotStarveExpiry(t *testing.T) {
 	}
 }
 
-// TestLongTimersCascadeAtMostOncePerWheel bounds the work of a timer's life: it never climbs, and re-insertion ends.
+// TestLongTimersCascadeAtMostOncePerWheel bounds the work of a timer's life: it never climbs, and
+// re-insertion ends.
 func TestLongTimersCascadeAtMostOncePerWheel(t *testing.T) {
 	w := New[int](0)
 	for shift := range 63 {
