@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/bide-mq/bide/cmd/sidecar/internal/config"
 	"github.com/bide-mq/bide/cmd/sidecar/internal/demo"
 )
@@ -249,5 +252,41 @@ func TestASecondProcessOnADataDirectoryIsToldSo(t *testing.T) {
 	code, _, stderr := once(t, nil, "run", "--data-dir", dir, "--http-addr", "")
 	if code != exitFault || !strings.Contains(stderr, dir) || !strings.Contains(stderr, "in use") {
 		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+}
+
+func TestDemoOnAClusterDeletesWhatItMade(t *testing.T) {
+	cluster, err := startBroker("", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	addrs := cluster.ListenAddrs()
+	code, stdout, stderr := once(t, nil, "demo", "--messages", "50", "--max-delay", "200ms", "--brokers", strings.Join(addrs, ","))
+	if code != 0 || !strings.Contains(stdout, "delivered       50\n") {
+		t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(addrs...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	adm := kadm.NewClient(client)
+	topics, err := adm.ListTopics(t.Context())
+	if err != nil || len(topics) != 0 {
+		t.Errorf("topics left: %v, %v", topics.Names(), err)
+	}
+	groups, err := adm.ListGroups(t.Context())
+	if err != nil || len(groups) != 0 {
+		t.Errorf("groups left: %v, %v", groups.Groups(), err)
+	}
+}
+
+func TestAnInterruptedDemoSaysSoAndFails(t *testing.T) {
+	p := start(t, nil, "demo", "--json", "--max-delay", "1h")
+	p.await(&p.stdout, `(sent 1000 of 1000)`)
+	p.stop()
+	if code := p.end(); code != exitFault || !strings.Contains(p.stderr.String(), "interrupted") || strings.Contains(p.stdout.String(), `"sent"`) {
+		t.Errorf("exit code %d, want %d\n%s\n%s", code, exitFault, p.stdout.String(), p.stderr.String())
 	}
 }
