@@ -54,7 +54,7 @@ func TestBadInputBecomesADeadLetterAndTheLaneGoesOn(t *testing.T) {
 		ts := c.makeTopics(t, topicSpec{lanes: 1, targets: 1})
 		c.makeTopic(t, small(ts), 1, map[string]*string{"max.message.bytes": kadm.StringPtr("1000")})
 		s := c.settings(t, ts)
-		s.args = []string{"--retry.attempts", "2"} // a partition or a topic may yet be made, so it is tried again
+		s.args = []string{"--retry.max-attempts", "2"} // a partition or a topic may yet be made, so it is tried again
 		p := s.startReady(t)
 		cl := c.client(t, kgo.ProducerLinger(0))
 		messages := badMessages(ts)

@@ -34,10 +34,15 @@ type cluster struct {
 	broker *kafkatest.Broker
 }
 
-// eachCluster runs a test against kfake and both releases of Apache Kafka.
+// eachCluster runs a test against kfake and Apache Kafka, against older releases in a long run only.
 func eachCluster(t *testing.T, test func(t *testing.T, c *cluster)) {
-	for _, name := range append([]string{fake}, kafkatest.Versions...) {
-		t.Run(name, func(t *testing.T) { test(t, newCluster(t, name)) })
+	t.Helper()
+	t.Parallel()
+	for _, name := range append([]string{fake}, scale(kafkatest.Versions[:1], kafkatest.Versions)...) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newCluster(t, name))
+		})
 	}
 }
 

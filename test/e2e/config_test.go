@@ -15,6 +15,7 @@ import (
 
 // go test ./test/e2e -run TestBadConfigurationIsToldWhole -v
 func TestBadConfigurationIsToldWhole(t *testing.T) {
+	t.Parallel()
 	p := launch(t, []string{"run", "--brokers", "no port", "--delivery", "maybe", "--data-dir", t.TempDir(), "--http-addr", "nowhere"},
 		[]string{"BIDE_SESSION_TIMEOUT=soon", "BIDE_TRANSACTIONS=-1"})
 	if code := p.awaitEnd(10 * time.Second); code != 2 {
@@ -32,6 +33,7 @@ func TestBadConfigurationIsToldWhole(t *testing.T) {
 //
 //	go test ./test/e2e -run TestAnUnreachableBrokerIsWaitedFor -v
 func TestAnUnreachableBrokerIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	port, err := kafkatest.FreePort()
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/bide-mq/bide/test/e2e/kafkatest"
 )
 
 // summary is the last line that demo --json prints.
@@ -30,17 +32,16 @@ func TestDemoDeliversEachMessageOnce(t *testing.T) {
 
 // go test ./test/e2e -run TestDemoOnARealBrokerDeliversEachMessageOnce -e2e.long -v
 func TestDemoOnARealBrokerDeliversEachMessageOnce(t *testing.T) {
-	eachCluster(t, func(t *testing.T, c *cluster) {
-		if c.name == fake {
-			t.Skip("TestDemoDeliversEachMessageOnce is that")
-		}
-		n := scale(2000, 30_000)
-		p := launch(t, []string{
-			"demo", "--json", "--brokers", strings.Join(c.addrs, ","),
-			"--messages", strconv.Itoa(n), "--rate", "2000",
-		}, nil)
-		checkDemo(t, p, n)
-	})
+	for _, version := range kafkatest.Versions {
+		t.Run(version, func(t *testing.T) { // one after the other: the lateness is to be its own
+			c, n := newCluster(t, version), scale(2000, 30_000)
+			p := launch(t, []string{
+				"demo", "--json", "--brokers", strings.Join(c.addrs, ","),
+				"--messages", strconv.Itoa(n), "--rate", "2000",
+			}, nil)
+			checkDemo(t, p, n)
+		})
+	}
 }
 
 func checkDemo(t *testing.T, p *sidecar, messages int) {

@@ -15,6 +15,7 @@ import (
 //
 //	go test ./test/e2e -run TestAHangingLoopEndsTheProcess -v
 func TestAHangingLoopEndsTheProcess(t *testing.T) {
+	t.Parallel()
 	for _, loop := range []string{"deliver", "ingest"} {
 		t.Run(loop, func(t *testing.T) {
 			t.Parallel()
@@ -35,6 +36,7 @@ func TestAHangingLoopEndsTheProcess(t *testing.T) {
 
 // go test ./test/e2e -run TestAPanickingLoopEndsTheProcess -v
 func TestAPanickingLoopEndsTheProcess(t *testing.T) {
+	t.Parallel()
 	for _, loop := range []string{"deliver", "ingest"} {
 		t.Run(loop, func(t *testing.T) {
 			t.Parallel()

@@ -56,8 +56,10 @@ func TestRecordsArriveByteForByte(t *testing.T) {
 
 // go test ./test/e2e -run TestFiveMebibytesArriveWhereAllIsSetForThem -v
 func TestFiveMebibytesArriveWhereAllIsSetForThem(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{fake, newest} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := newCluster(t, name)
 			ts := c.makeTopics(t, topicSpec{lanes: 1, targets: 1, maxBytes: 6 << 20})
 			s := c.settings(t, ts)

@@ -13,8 +13,10 @@ import (
 
 // go test ./test/e2e -run TestJavaClientsStandAtBothEnds -v
 func TestJavaClientsStandAtBothEnds(t *testing.T) {
+	t.Parallel()
 	for _, version := range kafkatest.Versions {
 		t.Run(version, func(t *testing.T) {
+			t.Parallel()
 			c := newCluster(t, version)
 			ts := c.makeTopics(t, topicSpec{lanes: 1, targets: 1})
 			c.settings(t, ts).startReady(t)

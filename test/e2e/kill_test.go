@@ -20,9 +20,11 @@ const (
 
 // go test ./test/e2e -run TestKillLosesNothingAndDoublesNothing -e2e.long -e2e.rounds 50 -v
 func TestKillLosesNothingAndDoublesNothing(t *testing.T) {
+	t.Parallel()
 	oldest := kafkatest.Versions[len(kafkatest.Versions)-1]
 	for name, n := range map[string]int{fake: scale(4, 10), newest: scale(5, *rounds), oldest: scale(0, *rounds/3)} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if n == 0 {
 				needLong(t)
 			}
@@ -37,8 +39,10 @@ func TestKillLosesNothingAndDoublesNothing(t *testing.T) {
 
 // go test ./test/e2e -run TestKillAtLeastOnceLosesNothing -e2e.long -v
 func TestKillAtLeastOnceLosesNothing(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{fake, newest} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			k := killRounds(t, newCluster(t, name), atLeastOnce, scale(3, 12))
 			k.ledger.mustBeThere()
 		})

@@ -25,6 +25,10 @@ var (
 	seed   = flag.Uint64("e2e.seed", 0, "seed of everything random; 0 draws one")
 )
 
+// parallelTests is how many tests run at once: they wait for dues most of the time, so more than there
+// are cores.
+const parallelTests = "4"
+
 // scratch is a directory for the binary and the shared brokers, gone after the run.
 var scratch string
 
@@ -36,6 +40,10 @@ func run(m *testing.M) int {
 		*seed = rand.Uint64()
 	}
 	fmt.Printf("-e2e.seed=%d\n", *seed)
+	if err := flag.Set("test.parallel", parallelTests); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	dir, err := os.MkdirTemp("", "bide-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

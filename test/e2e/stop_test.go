@@ -12,8 +12,10 @@ const stopLimit = 5 * time.Second
 
 // go test ./test/e2e -run TestStopIsQuickWithManyWaiting -v
 func TestStopIsQuickWithManyWaiting(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{fake, newest} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := newCluster(t, name)
 			ts := c.makeTopics(t, topicSpec{})
 			l := newLedger(t, c, ts)

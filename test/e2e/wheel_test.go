@@ -11,6 +11,7 @@ import (
 //
 //	go test ./test/e2e -run TestTheWheelHoldsWhatWaits -v
 func TestTheWheelHoldsWhatWaits(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, fake)
 	ts := c.makeTopics(t, topicSpec{})
 	l, random := newLedger(t, c, ts), rng(t)
