@@ -25,7 +25,7 @@ func TestTargetsAreJudged(t *testing.T) {
 	}
 	free := newTestContract(t, ContractOptions{Ingresses: ingresses})
 	listed := newTestContract(t, ContractOptions{Ingresses: ingresses, Allow: []string{"billing", "mail.*"}})
-	any := newTestContract(t, ContractOptions{Ingresses: ingresses, Allow: []string{"billing", "*"}})
+	star := newTestContract(t, ContractOptions{Ingresses: ingresses, Allow: []string{"billing", "*"}})
 	for _, tt := range []struct {
 		name    string
 		c       *Contract
@@ -63,9 +63,9 @@ func TestTargetsAreJudged(t *testing.T) {
 		{"configured elsewhere", listed, "delay-ingress", []string{HeaderTo, "orders"}, ""},
 		{"configured and not listed", listed, "orders.retry.5m", nil, ""},
 		{"dead-letter topic, not listed", listed, "delay-ingress", []string{HeaderTo, DefaultDeadLetterTopic}, CodeTargetNotAllowed},
-		{"star", any, "delay-ingress", []string{HeaderTo, "whatever"}, ""},
-		{"star and internal", any, "delay-ingress", []string{HeaderTo, "__transaction_state"}, CodeTargetInternal},
-		{"star and ingress", any, "delay-ingress", []string{HeaderTo, "delay-ingress"}, CodeTargetIsIngress},
+		{"star", star, "delay-ingress", []string{HeaderTo, "whatever"}, ""},
+		{"star and internal", star, "delay-ingress", []string{HeaderTo, "__transaction_state"}, CodeTargetInternal},
+		{"star and ingress", star, "delay-ingress", []string{HeaderTo, "delay-ingress"}, CodeTargetIsIngress},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := judge(t, tt.c, tt.ingress, tt.headers...)
