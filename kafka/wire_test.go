@@ -22,9 +22,9 @@ type wireRule func() wireFate
 type wireFate uint8
 
 const (
-	pass     wireFate = iota
-	cut               // the connection ends before the request is sent
-	unheard           // the request is sent; the connection ends when the answer comes
+	pass    wireFate = iota
+	cut              // the connection ends before the request is sent
+	unheard          // the request is sent; the connection ends when the answer comes
 )
 
 var errCut = errors.New("cut by the test")
@@ -39,6 +39,13 @@ func (w *wire) set(key kmsg.Key, rule wireRule) {
 		w.rules = make(map[int16]wireRule)
 	}
 	w.rules[key.Int16()] = rule
+}
+
+// clear ends all rules.
+func (w *wire) clear() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rules = nil
 }
 
 func always(f wireFate) wireRule { return func() wireFate { return f } }
