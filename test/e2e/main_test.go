@@ -22,6 +22,7 @@ import (
 var (
 	long   = flag.Bool("e2e.long", false, "run what takes minutes too, at its full size")
 	rounds = flag.Int("e2e.rounds", 50, "kills in the crash tests, with -e2e.long")
+	given  = flag.String("e2e.binary", "", "test this binary (built with -tags bidefault) instead of building one")
 	seed   = flag.Uint64("e2e.seed", 0, "seed of everything random; 0 draws one")
 )
 
@@ -59,6 +60,9 @@ func run(m *testing.M) int {
 // (BIDE_FAULT); in a long run else as a release is, without cgo. A short run shares what go test has
 // compiled already.
 var sidecarBinary = sync.OnceValues(func() (string, error) {
+	if *given != "" {
+		return filepath.Abs(*given)
+	}
 	path := filepath.Join(scratch, "sidecar")
 	build := exec.Command("go", "build", "-tags", "bidefault", "-ldflags", "-s -w", "-o", path, "./cmd/sidecar")
 	build.Dir = filepath.Join("..", "..")
