@@ -120,7 +120,7 @@ func (d *Dog) Run(ctx context.Context) error {
 	every := d.limit / looksPerLimit
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	d.look(0)
+	_ = d.look(0) // begins the count: nothing can be stuck yet
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()

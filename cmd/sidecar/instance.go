@@ -63,7 +63,7 @@ func writeDurably(path, text string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // gone already after the rename
+	defer func() { _ = os.Remove(file.Name()) }() // gone already after the rename
 	_, err = file.WriteString(text)
 	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return err

@@ -34,10 +34,11 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Stdout); err != nil {
+	err := run(ctx, os.Stdout)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "embed:", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // this is main
 	}
 }
 

@@ -51,9 +51,9 @@ func (j *judge) between(key string, d, least, most time.Duration) {
 	}
 }
 
-func (j *judge) within(key string, n, least, most int) {
-	if n < least || n > most {
-		j.add(key, "%d is not between %d and %d", n, least, most)
+func (j *judge) upTo(key string, n, most int) {
+	if n < 1 || n > most {
+		j.add(key, "%d is not between 1 and %d", n, most)
 	}
 }
 
@@ -158,15 +158,15 @@ func (c *Config) judgeLimits(j *judge) {
 	if c.Retry.MaxBackoff < c.Retry.Backoff {
 		j.add("retry.max-backoff", "%s is shorter than retry.backoff, %s", FormatDuration(c.Retry.MaxBackoff), FormatDuration(c.Retry.Backoff))
 	}
-	j.within("retry.max-attempts", c.Retry.MaxAttempts, 1, 1_000_000)
-	j.within("transactions", c.Transactions, 1, 8)
+	j.upTo("retry.max-attempts", c.Retry.MaxAttempts, 1_000_000)
+	j.upTo("transactions", c.Transactions, 8)
 	if c.DeliveryTimeout >= c.TransactionTimeout {
 		j.add("delivery-timeout", "%s is not shorter than transaction-timeout, %s", FormatDuration(c.DeliveryTimeout), FormatDuration(c.TransactionTimeout))
 	}
 	l := c.Limits
-	j.within("limits.poll-records", l.PollRecords, 1, 100_000)
-	j.within("limits.plan-messages", l.PlanMessages, 1, 100_000)
-	j.within("limits.commit-offsets", l.CommitOffsets, 1, 1_000_000_000)
+	j.upTo("limits.poll-records", l.PollRecords, 100_000)
+	j.upTo("limits.plan-messages", l.PlanMessages, 100_000)
+	j.upTo("limits.commit-offsets", l.CommitOffsets, 1_000_000_000)
 	j.between("limits.transaction-every", l.TransactionEvery, time.Microsecond, time.Second)
 	j.between("limits.commit-every", l.CommitEvery, 10*time.Millisecond, time.Minute)
 	j.between("limits.lag-pause", l.LagPause, 100*time.Millisecond, 24*time.Hour)
