@@ -23,6 +23,8 @@ type Log struct {
 	metrics *Metrics
 	fault   *fault
 
+	reclaimer *reclaimer
+
 	mu struct {
 		sync.Mutex
 		lanes map[bide.Lane]*Lane
@@ -96,6 +98,7 @@ func (l *Log) Close() error {
 	}
 	l.mu.Unlock()
 	<-l.mu.idle
+	l.reclaimer.stop()
 	l.metrics.log.CompareAndSwap(l, nil)
 	if err := l.fault.raised(); err != nil {
 		return err

@@ -54,6 +54,8 @@ type Options struct {
 
 	// reclaimAfter is how long a range delete may stay in memory; 0 means a minute. Space comes back after that.
 	reclaimAfter time.Duration
+	// reclaimBytes is how much deleted data is compacted when things are quiet; 0 means the default.
+	reclaimBytes uint64
 	// retryAfter is as in diskFS; 0 means the default.
 	retryAfter time.Duration
 }
@@ -119,6 +121,7 @@ func open(dir string, o Options) (*Log, error) {
 		}
 		return nil, errors.Join(err, l.db.Close(), lock.Close())
 	}
+	l.reclaimer = startReclaimer(l, o)
 	o.Metrics.log.Store(l)
 	return l, nil
 }
@@ -142,6 +145,9 @@ func (o Options) withDefaults() Options {
 	if o.reclaimAfter == 0 {
 		o.reclaimAfter = defaultReclaimAfter
 	}
+	if o.reclaimBytes == 0 {
+		o.reclaimBytes = defaultReclaimBytes
+	}
 	if o.retryAfter == 0 {
 		o.retryAfter = defaultRetryAfter
 	}
@@ -151,7 +157,7 @@ func (o Options) withDefaults() Options {
 // storeOptions returns Pebble's options.
 func (l *Log) storeOptions(o Options) *pebble.Options {
 	p := &pebble.Options{
-		FS:                          diskFS{o.FS, l.fault, o.retryAfter},
+		FS:                          &diskFS{FS: o.FS, fault: l.fault, retryAfter: o.retryAfter},
 		Lock:                        l.lock,
 		Logger:                      storeLogger{l.fault},
 		Merger:                      merger(),
@@ -172,6 +178,7 @@ func (l *Log) storeOptions(o Options) *pebble.Options {
 	}
 	p.TargetFileSizes[0] = 8 << 20
 	p.Levels[0].BlockSize = 16 << 10
+	p.Experimental.CompactionScheduler = newScheduler()
 	p.EventListener = l.listener()
 	return p
 }

@@ -163,6 +163,9 @@ func (r *removal) apply(cursor bide.Position, s *bide.LaneState) error {
 	}
 	n.waiting.Add(-int64(r.below + r.above))
 	n.log.metrics.removedMessages.Add(float64(r.below + r.above))
+	if r.below+r.above > 0 {
+		n.log.reclaimer.nudge()
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if s != nil {
@@ -221,6 +224,7 @@ func (n *Lane) Reset(c bide.Commit) error {
 		return n.fail("reset", err)
 	}
 	n.clear(s)
+	n.log.reclaimer.nudge()
 	return nil
 }
 
