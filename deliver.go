@@ -91,21 +91,17 @@ func (s *Scheduler) prepare(l *lane, t *transaction, sharers int) error {
 		s.markLocked(l)
 		return nil
 	}
-	if l.core.plan == nil {
-		if err := s.plan(l, t.budget, sharers); err != nil {
-			epoch := l.epoch
-			l.mu.Unlock()
-			err = s.logFault(l, epoch, err)
-			l.mu.Lock()
-			return err
-		}
+	if again := l.core.plan; again != nil {
+		again.more = true // what had the lane looked at may come after a plan that was made before
+	} else if err := s.plan(l, t.budget, sharers); err != nil {
+		epoch := l.epoch
+		l.mu.Unlock()
+		err = s.logFault(l, epoch, err)
+		l.mu.Lock()
+		return err
 	}
-	if l.core.plan == nil {
-		return nil
-	}
-	if s.nowMs() < l.retryAt {
-		l.core.plan.more = true // what had the lane looked at comes after the plan; a timer marks it then
-		return nil
+	if l.core.plan == nil || s.nowMs() < l.retryAt {
+		return nil // a timer marks it when it may be run again
 	}
 	t.member = l.member
 	t.lanes, t.epochs, t.plans = append(t.lanes, l), append(t.epochs, l.epoch), append(t.plans, l.core.plan)
