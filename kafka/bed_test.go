@@ -24,7 +24,9 @@ import (
 // onBrokers runs a test against kfake and, with BIDE_TEST_BROKERS=host:port,…, against each real broker
 // named there.
 func onBrokers(t *testing.T, test func(t *testing.T, b *bed)) {
+	t.Parallel() // most of them wait
 	t.Run("kfake", func(t *testing.T) {
+		t.Parallel()
 		fake, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.BrokerConfigs(map[string]string{
 			"group.initial.rebalance.delay.ms": "0",
 		}))
@@ -38,7 +40,10 @@ func onBrokers(t *testing.T, test func(t *testing.T, b *bed)) {
 	})
 	for addr := range strings.SplitSeq(os.Getenv("BIDE_TEST_BROKERS"), ",") {
 		if addr != "" {
-			t.Run(addr, func(t *testing.T) { test(t, newBed(t, addr)) })
+			t.Run(addr, func(t *testing.T) {
+				t.Parallel()
+				test(t, newBed(t, addr))
+			})
 		}
 	}
 }
@@ -220,8 +225,10 @@ func (b *bed) plan(c *Cluster, lane bide.Lane, before bide.Commit, items ...bide
 // item returns an item that is delivered to a target.
 func item(target string, offset int64, value string, headers ...bide.Header) bide.Item {
 	return bide.Item{Message: bide.Message{
-		Record: bide.Record{Offset: offset, TimestampMs: 1, Key: []byte("k"), Value: []byte(value),
-			Headers: append(headers, bide.Header{Key: HeaderTo, Value: []byte(target)})},
+		Record: bide.Record{
+			Offset: offset, TimestampMs: 1, Key: []byte("k"), Value: []byte(value),
+			Headers: append(headers, bide.Header{Key: HeaderTo, Value: []byte(target)}),
+		},
 		DueMs: 1,
 	}}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,10 +43,9 @@ func TestUnansweredEndThatArrivedIsCommitted(t *testing.T) {
 			w := new(wire)
 			p := b.start("one-"+name, w.options)
 			m := p.await(4)
-			first := true
+			var ends atomic.Int32
 			w.set(kmsg.EndTxn, func() wireFate {
-				if first {
-					first = false
+				if ends.Add(1) == 1 {
 					return unheard
 				}
 				return cut
@@ -110,7 +111,8 @@ func TestSuccessorFencesAnOpenTransaction(t *testing.T) {
 
 		open, killed := make(chan struct{}), make(chan struct{})
 		defer close(killed)
-		w.set(kmsg.EndTxn, func() wireFate { close(open); <-killed; return cut })
+		var once sync.Once
+		w.set(kmsg.EndTxn, func() wireFate { once.Do(func() { close(open) }); <-killed; return cut })
 		second := b.plan(dead.Cluster, b.lane(0), first.Commit, item(b.targets[0], 1, "second"))
 		go dead.Transact(t.Context(), m, []*bide.Plan{second})
 		<-open
@@ -140,13 +142,12 @@ func TestSecondProcessWithOneInstanceIDFencesTheFirst(t *testing.T) {
 
 		// The newer process takes over while the older one's transaction is about to end.
 		open, taken := make(chan struct{}), make(chan struct{})
-		once := false
+		var once sync.Once
 		w.set(kmsg.EndTxn, func() wireFate {
-			if !once {
-				once = true
+			once.Do(func() {
 				close(open)
 				<-taken
-			}
+			})
 			return pass
 		})
 		results := make(chan []bide.Result, 1)

@@ -50,16 +50,18 @@ func TestRandomFaultsLoseAndDoubleNothing(t *testing.T) {
 		p := b.start("one", w.options)
 		m := p.await(4)
 		randomFaults(w, *soakSeed, 40)
-		plans := make(chan func(bide.Lane, bide.Commit, string) *bide.Plan, 1)
-		plans <- func(lane bide.Lane, before bide.Commit, value string) *bide.Plan {
+		var mu sync.Mutex
+		var want []string
+		planFor := func(lane bide.Lane, before bide.Commit, value string) *bide.Plan {
+			mu.Lock()
+			defer mu.Unlock()
 			if value == "" {
 				return b.plan(p.Cluster, lane, before)
 			}
+			want = append(want, value+"a", value+"b")
 			return b.plan(p.Cluster, lane, before, item(b.targets[0], before.Next, value+"a"), item(b.targets[1], before.Next, value+"b"))
 		}
-		var want []string
 		var lanes sync.WaitGroup
-		var mu sync.Mutex
 		outcomes := make(map[string]int)
 		for n := range int32(4) {
 			lanes.Go(func() {
@@ -68,13 +70,8 @@ func TestRandomFaultsLoseAndDoubleNothing(t *testing.T) {
 					value := ""
 					if i%4 != 3 {
 						value = fmt.Sprintf("%d-%d", n, i)
-						mu.Lock()
-						want = append(want, value+"a", value+"b")
-						mu.Unlock()
 					}
-					make := <-plans
-					plan := make(b.lane(n), before, value)
-					plans <- make
+					plan := planFor(b.lane(n), before, value)
 					for done := false; !done; {
 						r := p.Transact(t.Context(), m, []*bide.Plan{plan})[0]
 						mu.Lock()
