@@ -58,6 +58,8 @@ type lane struct {
 	lagMs    int64 // how late the first message of the last plan was
 	retryAt  int64 // epoch ms before which an aborted plan rests
 	commitAt int64 // epoch ms of the next commit without deliveries; 0: none asked for
+	trimmed  int64 // offset below which records were deleted
+	carrying bool  // a round of carrying is under way; more may follow
 	reset    bool  // the log cannot be read: rebuild it
 	kept     bool  // the log was kept by the last takeover
 	toldAt   int64 // epoch ms when progress was last logged
@@ -162,6 +164,7 @@ func (s *Scheduler) release(l *lane) {
 	s.cluster.Stop(l.name)
 	l.epoch, l.state, l.reason = 0, laneElsewhere, ""
 	l.core, l.near = laneCore{}, horizon{}
+	l.trimmed, l.carrying = 0, false
 	l.ripe, l.paused, l.lagMs, l.retryAt, l.commitAt = false, false, 0, 0, 0
 }
 
@@ -270,7 +273,7 @@ func (s *Scheduler) load(ctx context.Context, l *lane, epoch uint64) error {
 		return nil
 	}
 	l.log, l.reset, l.kept, l.reason = log, false, kept, ""
-	l.core = loadCore(commit, from, checkpoint)
+	l.core = loadCore(commit, from, checkpoint, facts.End)
 	l.core.claim(l.name, s.claimed(l.name, commit, facts, max(commit.Next, checkpoint)))
 	s.logger.Info("lane assigned", zap.Stringer("lane", l.name),
 		zap.Int64("next", commit.Next), zap.Int64("low", commit.Low), zap.Stringer("cursor", commit.Cursor),

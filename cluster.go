@@ -70,6 +70,9 @@ type Batch struct {
 	// Epoch is that of the Start that the records belong to.
 	Epoch   uint64
 	Records []Record
+	// Seen is the offset that reading has passed, transaction markers and aborted records included: 0, or
+	// greater than the last record's. A batch may have it alone.
+	Seen int64
 	// Err says why the lane cannot be read at present, with no records. Reading goes on by itself.
 	Err error
 	// OutOfRange says that the lane was to be read from an offset below its log start; reading goes on
@@ -102,6 +105,9 @@ const (
 	DeadLetter
 	// Requeue produces it to its own lane again, due later.
 	Requeue
+	// Carry produces a copy of a message that goes on waiting to the end of its lane, so that the record
+	// it was in may go.
+	Carry
 )
 
 // Fate is what a plan does with a message. It may differ between attempts at one plan.
@@ -194,6 +200,13 @@ type Cluster interface {
 
 	// Poll waits for records and returns at most maxRecords of them, read committed.
 	Poll(ctx context.Context, maxRecords int) ([]Batch, error)
+
+	// ReadAt returns at most maxRecords records of the lane from an offset on, read committed, apart from
+	// what Start reads; none where the lane has none, or none within a short time.
+	ReadAt(ctx context.Context, lane Lane, from int64, maxRecords int) ([]Record, error)
+
+	// Trim deletes the lane's records below an offset.
+	Trim(ctx context.Context, lane Lane, below int64) error
 
 	// Transact runs the plans of different lanes, all assigned under m, in one transaction, and returns
 	// one result a plan, in their order. It returns when the outcome is known, however long that takes;

@@ -44,7 +44,8 @@ func RulesAt(spans []RuleSpan, offset int64) Rules {
 type Rejection struct {
 	// Code is one word of a fixed set (see docs), fit for a metric label: malformed-header, no-target, …
 	Code string
-	// Reason is a sentence that names what, where and what to do. It never holds keys or values.
+	// Reason is a sentence that names what, where and what to do. It may quote
+	// a few bytes of the header value at fault, never keys or other values.
 	Reason string
 }
 
@@ -56,7 +57,8 @@ func (r *Rejection) Error() string { return r.Reason }
 // any machine, gets the same answer. Safe for concurrent use.
 type Contract interface {
 	// Accept returns the message that rec stands for, or a [Rejection] where its delay cannot be
-	// read or is out of bounds. The message shares the record's memory.
+	// read or is out of bounds. The message shares the record's memory. A copy that a [Carry] made comes
+	// back as the message that it is a copy of: with its Offset, and At as the copy's.
 	Accept(rec Record, rules Rules) (Message, *Rejection)
 
 	// Judge returns why m may not be delivered to the target that it names (none named, an ingress,

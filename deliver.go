@@ -132,7 +132,7 @@ func (s *Scheduler) plan(l *lane, budget Budget, sharers int) error {
 	l.lagMs = 0
 	if len(msgs) > 0 {
 		l.lagMs = nowMs - msgs[0].DueMs
-	} else if len(l.core.owed) == 0 && !s.commitDue(l, nowMs) {
+	} else if len(l.core.owed) == 0 && len(l.core.toCarry) == 0 && !s.commitDue(l, nowMs) {
 		s.pauseLocked(l)
 		return nil
 	}
@@ -285,9 +285,11 @@ func (s *Scheduler) fateAfter(item *Item, failure Failure) Fate {
 		fate.Alone = true
 	case fate.Kind == DeadLetter:
 		// There is no other place for it: it is tried again until a human has mended the topic.
-	case fate.Kind == Requeue:
+	case fate.Kind == Requeue, fate.Kind == Carry:
 		// The lane cannot be written either: the cluster is in trouble, not the target.
-		fate = Fate{Alone: fate.Alone}
+		if fate.Kind == Requeue {
+			fate = Fate{Alone: fate.Alone}
+		}
 	case failure.Kind == Refused:
 		fate = Fate{Kind: DeadLetter, Rejection: failure.Rejection, Alone: fate.Alone}
 	default:

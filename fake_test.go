@@ -15,16 +15,17 @@ import (
 type fakeContract struct{ rules Rules }
 
 func (fakeContract) Accept(rec Record, rules Rules) (Message, *Rejection) {
-	m := Message{Record: rec, DueMs: rec.TimestampMs + rules.Delay.Milliseconds()}
+	m := Message{Record: rec, At: rec.Offset, DueMs: rec.TimestampMs + rules.Delay.Milliseconds()}
 	for _, h := range rec.Headers {
-		if h.Key != "due" {
-			continue
-		}
-		due, err := strconv.ParseInt(string(h.Value), 10, 64)
+		n, err := strconv.ParseInt(string(h.Value), 10, 64)
 		if err != nil {
-			return Message{}, &Rejection{Code: "malformed-header", Reason: "due is not a number"}
+			return Message{}, &Rejection{Code: "malformed-header", Reason: h.Key + " is not a number"}
 		}
-		m.DueMs = due
+		if h.Key == "carried" {
+			m.Offset = n
+		} else {
+			m.DueMs = n
+		}
 	}
 	return m, nil
 }
@@ -84,6 +85,24 @@ func (k *fakeKafka) append(l Lane, r Record) int64 {
 	close(k.news)
 	k.news = make(chan struct{})
 	return r.Offset
+}
+
+// held returns how many records the lane's ingress has.
+func (k *fakeKafka) held(l Lane) int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return int64(len(k.records[l])) - k.starts[l]
+}
+
+// expire deletes what is older than the retention.
+func (k *fakeKafka) expire(retention time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for l, records := range k.records {
+		for k.starts[l] < int64(len(records)) && time.Since(time.UnixMilli(records[k.starts[l]].TimestampMs)) > retention {
+			k.starts[l]++
+		}
+	}
 }
 
 func dueAt(t time.Time) Header {
@@ -231,6 +250,27 @@ func (p *process) Poll(ctx context.Context, maxRecords int) ([]Batch, error) {
 	}
 }
 
+func (p *process) ReadAt(_ context.Context, l Lane, from int64, maxRecords int) ([]Record, error) {
+	p.k.mu.Lock()
+	defer p.k.mu.Unlock()
+	from = max(from, p.k.starts[l])
+	records := p.k.records[l]
+	return slices.Clone(records[min(from, int64(len(records))):min(from+int64(maxRecords), int64(len(records)))]), nil
+}
+
+func (p *process) Trim(_ context.Context, l Lane, below int64) error {
+	p.k.mu.Lock()
+	defer p.k.mu.Unlock()
+	if p.alive.Err() != nil {
+		return errKilled
+	}
+	if below > p.k.commits[l].Low {
+		panic("trimmed above the committed low")
+	}
+	p.k.starts[l] = max(p.k.starts[l], below)
+	return nil
+}
+
 func (p *process) Transact(ctx context.Context, m Membership, plans []*Plan) []Result {
 	select {
 	case <-time.After(2 * time.Millisecond):
@@ -268,6 +308,13 @@ func (k *fakeKafka) apply(plan *Plan) {
 		if item.Fate.Kind == Requeue {
 			r := item.Record
 			r.Headers = []Header{dueAt(time.UnixMilli(item.Fate.UntilMs))}
+			k.append(plan.Lane, r)
+			continue
+		}
+		if item.Fate.Kind == Carry {
+			r := item.Record
+			r.TimestampMs = time.Now().UnixMilli()
+			r.Headers = []Header{dueAt(time.UnixMilli(item.DueMs)), {Key: "carried", Value: strconv.AppendInt(nil, item.Offset, 10)}}
 			k.append(plan.Lane, r)
 			continue
 		}
@@ -328,6 +375,8 @@ func (g *fakeLog) Append(_ context.Context, entries []Append, d Durability) erro
 			i, found := slices.BinarySearchFunc(l.msgs, m.Position(), func(a Message, p Position) int { return a.Position().Compare(p) })
 			if !found {
 				l.msgs = slices.Insert(l.msgs, i, m)
+			} else if l.msgs[i].At < m.At {
+				l.msgs[i] = m
 			}
 		}
 		l.state.Checkpoint = max(l.state.Checkpoint, e.Checkpoint)
@@ -384,12 +433,22 @@ func (l *fakeLane) Dues(fromMs, toMs int64, visit func(int64) bool) error {
 	return err
 }
 
+func (l *fakeLane) Where(p Position) (int64, bool, error) {
+	l.log.mu.Lock()
+	defer l.log.mu.Unlock()
+	i, ok := slices.BinarySearchFunc(l.msgs, p, func(a Message, p Position) int { return a.Position().Compare(p) })
+	if !ok {
+		return 0, false, l.log.fault
+	}
+	return l.msgs[i].At, true, l.log.fault
+}
+
 func (l *fakeLane) Low(next int64, leaving []Message) (int64, error) {
 	l.log.mu.Lock()
 	defer l.log.mu.Unlock()
 	for _, m := range l.msgs {
 		if !slices.ContainsFunc(leaving, func(x Message) bool { return x.Position() == m.Position() }) {
-			next = min(next, m.Offset)
+			next = min(next, m.At)
 		}
 	}
 	return next, l.log.fault

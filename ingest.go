@@ -94,6 +94,7 @@ func (s *Scheduler) accept(l *lane, b *Batch) (arrival, bool) {
 		s.outOfRange(l, b.Start)
 		return arrival{}, false
 	}
+	l.core.passed(b.Seen)
 	if len(b.Records) == 0 {
 		return arrival{}, false
 	}
@@ -148,6 +149,10 @@ func (s *Scheduler) stored(a *arrival) {
 	if l.commitAt == 0 && l.core.uncommitted() > 0 {
 		l.commitAt = nowMs + s.limits.CommitEvery.Milliseconds()
 		s.look(l, l.commitAt)
+	}
+	if l.carrying && l.core.settledDown() && !l.core.planWaits() {
+		l.carrying = false
+		s.chores.push(l)
 	}
 	s.pauseLocked(l)
 }

@@ -33,6 +33,15 @@ type laneCore struct {
 	storing bool
 	// plan is the one in flight, or to be run again. Only one at a time.
 	plan *flight
+
+	// seen is the offset that reading has passed, transaction markers included. Until it has passed end,
+	// the lane's end when it was assigned, a copy that an earlier owner carried may still be unread:
+	// nothing is carried, and low stands still.
+	seen, end int64
+	// toCarry are messages that the next plan shall copy to the lane's end. copies are those of which a
+	// copy is under way: low stands still until all are read back, and none is copied twice.
+	toCarry []Message
+	copies  map[Position]struct{}
 }
 
 // flight is a plan, with the messages of it that are in the log.
@@ -49,9 +58,12 @@ type flight struct {
 }
 
 // loadCore returns the state of a lane whose commit is c, read from offset from, with effects in
-// the log up to checkpoint.
-func loadCore(c Commit, from, checkpoint int64) laneCore {
-	return laneCore{committed: c, planned: c.Cursor, read: from, gate: max(c.Next, checkpoint)}
+// the log up to checkpoint, and whose ingress ends at end.
+func loadCore(c Commit, from, checkpoint, end int64) laneCore {
+	return laneCore{
+		committed: c, planned: c.Cursor, read: from, gate: max(c.Next, checkpoint),
+		seen: from, end: end, copies: make(map[Position]struct{}),
+	}
 }
 
 // ready reports whether reading has passed the gate: the log holds all that waits.
@@ -64,6 +76,8 @@ type accepted struct {
 	// owed are late arrivals and rejected records. They are owed only once the batch is stored: a plan
 	// made before has a next that is not past them.
 	owed []Item
+	// copies are the positions of which a copy was read.
+	copies []Position
 	// next is the offset after the last record.
 	next int64
 	// replay says that all records were accepted before, by this owner or another.
@@ -86,12 +100,18 @@ func (c *laneCore) accept(records []Record, contract Contract) accepted {
 		live := rec.Offset >= c.committed.Next
 		a.replay = a.replay && !live
 		m, rejection := contract.Accept(*rec, RulesAt(c.committed.Rules, rec.Offset))
+		copied := rejection == nil && m.At != m.Offset
+		if copied {
+			a.copies = append(a.copies, m.Position())
+		}
 		switch {
 		case rejection != nil:
 			if live {
-				a.owed = append(a.owed, Item{Message: Message{Record: *rec}, Fate: Fate{Kind: DeadLetter, Rejection: rejection}})
+				a.owed = append(a.owed, Item{Message: Message{Record: *rec, At: rec.Offset}, Fate: Fate{Kind: DeadLetter, Rejection: rejection}})
 				a.rejected++
 			}
+		case live && m.Position().AtOrBelow(c.planned) && copied:
+			// The message is delivered, or about to be: a copy is never late.
 		case live && m.Position().AtOrBelow(c.planned):
 			a.owed = append(a.owed, Item{Message: m})
 			a.late++
@@ -110,12 +130,25 @@ func (c *laneCore) accept(records []Record, contract Contract) accepted {
 // stored says that what accept returned is durable, or that there was nothing to store.
 func (c *laneCore) stored(a accepted) {
 	c.read = max(c.read, a.next)
+	c.passed(a.next)
 	c.owed = append(c.owed, a.owed...)
 	c.storing = false
+	for _, p := range a.copies {
+		delete(c.copies, p)
+	}
 }
 
+// passed says that reading has passed an offset.
+func (c *laneCore) passed(offset int64) { c.seen = max(c.seen, offset) }
+
+// settledDown reports whether no copy is unread: low may move, and messages may be carried.
+func (c *laneCore) settledDown() bool { return c.seen >= c.end && len(c.copies) == 0 }
+
 // skip moves read to the ingress's first offset, where records below it are gone.
-func (c *laneCore) skip(start int64) { c.read = max(c.read, start) }
+func (c *laneCore) skip(start int64) {
+	c.read = max(c.read, start)
+	c.passed(start)
+}
 
 // window returns the range of positions that a plan made now would take: (after, upTo]. ok is false
 // where nothing may be planned.
@@ -151,12 +184,14 @@ func (c *laneCore) uncommitted() int64 { return c.read - c.committed.Next }
 // settled. It returns nil where there would be nothing to commit. The plan stands until decided.
 func (c *laneCore) propose(lane Lane, msgs []Message, more bool, low int64, w Writer) *flight {
 	next := max(c.read, c.committed.Next)
-	if len(msgs) == 0 && len(c.owed) == 0 && next == c.committed.Next {
+	if len(msgs) == 0 && len(c.owed) == 0 && len(c.toCarry) == 0 && next == c.committed.Next {
 		return nil
 	}
 	commit := c.committed
 	commit.Next, commit.Writer = next, w
-	commit.Low = max(c.committed.Low, min(low, next))
+	if c.settledDown() {
+		commit.Low = max(c.committed.Low, min(low, next))
+	}
 	commit.Cursor = c.planned
 	if len(msgs) > 0 {
 		commit.Cursor = msgs[len(msgs)-1].Position()
@@ -169,12 +204,26 @@ func (c *laneCore) propose(lane Lane, msgs []Message, more bool, low int64, w Wr
 	for i := range msgs {
 		items = append(items, Item{Message: msgs[i]})
 	}
+	items = c.carry(items, commit.Cursor)
 	c.plan = &flight{
 		Plan:    Plan{Lane: lane, Previous: c.committed, Commit: commit, Items: items},
 		members: msgs, more: more,
 	}
 	c.planned = commit.Cursor
 	return c.plan
+}
+
+// carry adds the messages to be carried that this plan leaves waiting.
+func (c *laneCore) carry(items []Item, cursor Position) []Item {
+	for i := range c.toCarry {
+		m := &c.toCarry[i]
+		if p := m.Position(); !p.AtOrBelow(cursor) {
+			items = append(items, Item{Message: *m, Fate: Fate{Kind: Carry}})
+			c.copies[p] = struct{}{}
+		}
+	}
+	c.toCarry = nil
+	return items
 }
 
 // claim makes the plan that writes the owner's name under the lane's commit, with the rules that

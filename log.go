@@ -31,7 +31,8 @@ type Log interface {
 	Lane(lane Lane) (LaneLog, error)
 
 	// Append stores the messages of all entries, and moves each lane's checkpoint, in one atomic
-	// batch. Storing a message again is harmless. After an error nothing of it may be assumed
+	// batch. Storing a message again is harmless; of two with one position the one with the greater At
+	// stays. After an error nothing of it may be assumed
 	// stored; it can be tried again.
 	Append(ctx context.Context, entries []Append, d Durability) error
 
@@ -92,7 +93,10 @@ type LaneLog interface {
 	// toMs, until visit returns false. Cost: at most one seek a due, never one a message.
 	Dues(fromMs, toMs int64, visit func(dueMs int64) bool) error
 
-	// Low returns an offset at or below that of every message in the log that is not in leaving, and
+	// Where returns the At of the message at p; ok is false where there is none. Cost: one look-up.
+	Where(p Position) (at int64, ok bool, err error)
+
+	// Low returns an offset at or below the At of every message in the log that is not in leaving, and
 	// at most next: the lane's low once leaving is settled. It may lag behind the truth by a block of
 	// offsets, never lead it.
 	Low(next int64, leaving []Message) (int64, error)

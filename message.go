@@ -74,6 +74,9 @@ type Record struct {
 type Message struct {
 	Record
 	DueMs int64
+	// At is the ingress offset of the record that holds the message: Offset, or that of the latest copy
+	// where the message was carried forward. Offset stays what it was: the message's identity.
+	At int64
 	// ID is the value of delay-id; empty where there is none.
 	ID string
 }

@@ -22,6 +22,7 @@ type Metrics struct {
 	delivered    *prometheus.CounterVec
 	deadLetters  *prometheus.CounterVec
 	requeued     prometheus.Counter
+	carried      prometheus.Counter
 	lateArrivals prometheus.Counter
 	lateness     prometheus.Histogram
 	plans        *prometheus.CounterVec
@@ -59,6 +60,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		delivered:    counters("bide_messages_delivered_total", "Messages delivered to their targets, by ingress topic.", "topic"),
 		deadLetters:  counters("bide_messages_dead_lettered_total", "Messages written to the dead-letter topic, by reason code.", "reason"),
 		requeued:     counter("bide_messages_requeued_total", "Messages put back into their lane to be tried again later."),
+		carried:      counter("bide_messages_carried_total", "Copies of waiting messages produced to the end of their lane, so that older records may go."),
 		lateArrivals: counter("bide_late_arrivals_total", "Records that were due at or before the lane's cursor when they were read, and went out with the next plan."),
 		lateness:     histogram("bide_delivery_lateness_seconds", "How long after due a message's delivery was committed.", latenessBuckets),
 		plans:        counters("bide_plans_total", "Plans of lanes by outcome: committed, aborted (run again), taken (another owner has the lane).", "outcome"),
@@ -70,7 +72,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // account counts a plan that was committed, and logs what an operator may look for.
 func (s *Scheduler) account(lane Lane, f *flight) {
 	nowMs := s.nowMs()
-	var delivered, dead, late int
+	var delivered, dead, late, requeued int
 	var latest int64
 	code := ""
 	for i := range f.Items {
@@ -78,7 +80,8 @@ func (s *Scheduler) account(lane Lane, f *flight) {
 		switch item.Fate.Kind {
 		case Deliver:
 			delivered++
-			lateMs := max(0, nowMs-item.DueMs)
+			// What came with a due in the past was not late before it came.
+			lateMs := max(0, nowMs-max(item.DueMs, item.TimestampMs))
 			s.metrics.lateness.Observe(float64(lateMs) / 1000)
 			if lateMs >= lateMsLogged {
 				late++
@@ -90,16 +93,19 @@ func (s *Scheduler) account(lane Lane, f *flight) {
 			s.metrics.deadLetters.WithLabelValues(code).Inc()
 			s.logger.Debug("dead letter", zap.Stringer("lane", lane), zap.Int64("offset", item.Offset), zap.String("code", code), zap.String("reason", item.Fate.Rejection.Reason))
 		case Requeue:
+			requeued++
 			s.metrics.requeued.Inc()
 			s.logger.Debug("requeued", zap.Stringer("lane", lane), zap.Int64("offset", item.Offset), zap.Int("attempt", item.Fate.Attempt), zap.Int64("untilMs", item.Fate.UntilMs))
+		case Carry:
+			s.metrics.carried.Inc()
 		}
 	}
 	s.metrics.delivered.WithLabelValues(lane.Topic).Add(float64(delivered))
 	if dead > 0 {
 		s.logger.Warn("dead letters written", zap.Stringer("lane", lane), zap.Int("count", dead), zap.String("lastCode", code))
 	}
-	if n := len(f.Items) - delivered - dead; n > 0 {
-		s.logger.Warn("messages requeued, for their targets cannot be written", zap.Stringer("lane", lane), zap.Int("count", n))
+	if requeued > 0 {
+		s.logger.Warn("messages requeued, for their targets cannot be written", zap.Stringer("lane", lane), zap.Int("count", requeued))
 	}
 	if late > 0 {
 		s.logger.Info("delivered late", zap.Stringer("lane", lane), zap.Int("count", late), zap.Int64("latestMs", latest))

@@ -41,6 +41,11 @@ type Limits struct {
 	// ClockEvery is how often the wall clock is compared with the monotonic one, and the free space with
 	// its reserve. Default 1 s.
 	ClockEvery time.Duration
+	// UpkeepEvery is how often lanes are looked at for what may be trimmed or carried. Default 10 s.
+	UpkeepEvery time.Duration
+	// DeadOffsets is how many dead records a lane's ingress may hold, beyond as many as wait, before
+	// messages are carried forward. Default 65,536: at a KiB a record, 64 MiB.
+	DeadOffsets int64
 	// Drain bounds how long a stop waits for transactions in flight. Default 4 s.
 	Drain time.Duration
 }
@@ -48,7 +53,7 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	d := Limits{
 		PollRecords: 5000, PlanMessages: 5000, PlanBytes: 4 << 20, Transactions: 4, TransactionEvery: 5 * time.Millisecond,
-		CommitEvery: time.Second, CommitOffsets: 50_000, LagPause: 10 * time.Second, FreeBytes: 256 << 20, ClockEvery: time.Second, Drain: 4 * time.Second,
+		CommitEvery: time.Second, CommitOffsets: 50_000, LagPause: 10 * time.Second, FreeBytes: 256 << 20, ClockEvery: time.Second, UpkeepEvery: 10 * time.Second, DeadOffsets: 1 << 16, Drain: 4 * time.Second,
 	}
 	orDefault(&l.PollRecords, d.PollRecords)
 	orDefault(&l.PlanMessages, d.PlanMessages)
@@ -60,6 +65,8 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.LagPause, d.LagPause)
 	orDefault(&l.FreeBytes, d.FreeBytes)
 	orDefault(&l.ClockEvery, d.ClockEvery)
+	orDefault(&l.UpkeepEvery, d.UpkeepEvery)
+	orDefault(&l.DeadOffsets, d.DeadOffsets)
 	orDefault(&l.Drain, d.Drain)
 	return l
 }
@@ -120,11 +127,14 @@ type Options struct {
 	Limits   Limits
 	Policy   Policy
 	Retry    Retry
+	// Upkeep says how each ingress topic is kept small; nil: nothing is trimmed or carried. It is asked
+	// each time, so that it may follow the topic's settings.
+	Upkeep func(topic string) Upkeep
 	// Logger and Metrics may be nil.
 	Logger  *zap.Logger
 	Metrics *Metrics
 	// Pulse, if given, is asked for the pulse of each of the scheduler's loops: ingest, deliver, wheel,
-	// horizon and clock.
+	// horizon, upkeep and clock.
 	Pulse func(loop string) Pulse
 	// Wall is the wall clock that decides what is due; nil is time.Now.
 	Wall func() time.Time
@@ -139,6 +149,7 @@ type Scheduler struct {
 	limits   Limits
 	policy   Policy
 	retry    Retry
+	upkeep   func(string) Upkeep
 	logger   *zap.Logger
 	metrics  *Metrics
 	pulse    func(string) Pulse
@@ -149,6 +160,7 @@ type Scheduler struct {
 	timers *timers
 	ripe   *inbox        // lanes for the delivery loop to look at
 	edges  *inbox        // lanes of which a further stretch is to be loaded into the wheel
+	chores *inbox        // lanes that may carry more
 	slots  chan struct{} // one token a transaction in flight
 
 	joined   atomic.Bool
@@ -175,10 +187,13 @@ func New(o Options) (*Scheduler, error) {
 	}
 	s := &Scheduler{
 		cluster: o.Cluster, log: o.Log, contract: o.Contract,
-		limits: o.Limits.withDefaults(), policy: o.Policy, retry: o.Retry.withDefaults(),
+		limits: o.Limits.withDefaults(), policy: o.Policy, retry: o.Retry.withDefaults(), upkeep: o.Upkeep,
 		logger: o.Logger, metrics: o.Metrics, pulse: o.Pulse, wall: o.Wall,
 		writer: Writer{Instance: o.Instance, Incarnation: rand.Uint64()},
-		ripe:   newInbox(), edges: newInbox(),
+		ripe:   newInbox(), edges: newInbox(), chores: newInbox(),
+	}
+	if s.upkeep == nil {
+		s.upkeep = func(string) Upkeep { return Upkeep{} }
 	}
 	if s.logger == nil {
 		s.logger = zap.NewNop()
@@ -221,6 +236,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	s.spawn("deliver", func() error { defer close(drained); return s.deliver(work) })
 	s.spawn("wheel", func() error { return s.runWheel(work) })
 	s.spawn("horizon", func() error { return s.watchHorizons(work) })
+	s.spawn("upkeep", func() error { return s.runUpkeep(work) })
 	s.spawn("clock", func() error { return s.watchClock(work) })
 	s.spawn("group", func() error {
 		defer s.joined.Store(false)

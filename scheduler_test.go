@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,7 +62,7 @@ func TestMessagesArriveInTheirMillisecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeKafka(laneA)
 		// Two hundred years of seconds would be too many to simulate.
-		r := start(t, k, newFakeLog(), func(o *Options) { o.Limits.ClockEvery = 24 * time.Hour })
+		r := start(t, k, newFakeLog(), func(o *Options) { o.Limits.ClockEvery, o.Limits.UpkeepEvery = 24*time.Hour, 24*time.Hour })
 		begin := time.Now()
 		delays := []time.Duration{
 			0, time.Millisecond, 63 * time.Millisecond, 64 * time.Millisecond, time.Second, horizonMs * time.Millisecond,
@@ -251,8 +252,16 @@ func torment(t *testing.T, rnd *rand.Rand) {
 		}
 		return true, Result{Outcome: Committed}
 	}
+	upkeep := Upkeep{Trim: rnd.IntN(2) == 0, Carry: rnd.IntN(2) == 0}
+	if upkeep.Carry && rnd.IntN(2) == 0 {
+		upkeep.Retention = 3 * time.Second
+	}
+	tweak := func(o *Options) {
+		o.Upkeep = func(string) Upkeep { return upkeep }
+		o.Limits.UpkeepEvery, o.Limits.DeadOffsets = 100*time.Millisecond, 10
+	}
 	log := newFakeLog()
-	r := start(t, k, log)
+	r := start(t, k, log, tweak)
 	produced := map[Lane]int{}
 	for range 300 {
 		switch rnd.IntN(12) {
@@ -261,27 +270,31 @@ func torment(t *testing.T, rnd *rand.Rand) {
 			if rnd.IntN(3) == 0 {
 				log = newFakeLog()
 			}
-			r = start(t, k, log)
+			r = start(t, k, log, tweak)
 		case 1:
 			r.end(t)
-			r = start(t, k, log)
+			r = start(t, k, log, tweak)
 		case 2:
 			time.Sleep(time.Duration(rnd.IntN(3000)) * time.Millisecond)
 		default:
 			l := Lane{"in", int32(rnd.IntN(2))}
 			for range rnd.IntN(20) {
-				k.produce(l, fmt.Sprint(produced[l]), dueAt(time.Now().Add(time.Duration(rnd.IntN(4000)-500)*time.Millisecond)))
+				due := time.Now().Add(time.Duration(rnd.IntN(4000)-500) * time.Millisecond)
+				if rnd.IntN(20) == 0 {
+					due = due.Add(30 * time.Second)
+				}
+				k.produce(l, fmt.Sprint(produced[l]), dueAt(due))
 				produced[l]++
 			}
 			time.Sleep(time.Duration(rnd.IntN(20)) * time.Millisecond)
 		}
 	}
-	time.Sleep(20 * time.Second)
+	time.Sleep(time.Minute)
 	check(t, k, produced)
 	r.end(t)
-	for l, n := range produced {
-		if c := k.commit(l); c.Next != int64(n) || c.Low != c.Next {
-			t.Errorf("%v: committed next %d low %d, want %d for both", l, c.Next, c.Low, n)
+	for l := range produced {
+		if c := k.commit(l); c.Next != int64(len(k.records[l])) || c.Low != c.Next {
+			t.Errorf("%v: committed next %d low %d, want %d for both", l, c.Next, c.Low, len(k.records[l]))
 		}
 		if w := log.lanes[l]; len(w.msgs) != 0 {
 			t.Errorf("%v: %d messages left in the log", l, len(w.msgs))
@@ -289,14 +302,16 @@ func torment(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
+// check compares what was delivered with what was produced: each message once, none early, and equal
+// dues of a lane in order. A message's key is its number in its lane.
 func check(t *testing.T, k *fakeKafka, produced map[Lane]int) {
 	t.Helper()
 	counts := map[string]int{}
 	last := map[string]int64{} // by lane and due: the offset delivered last
 	for _, d := range k.deliveries() {
-		counts[fmt.Sprint(d.lane, d.item.Offset)]++
+		counts[fmt.Sprint(d.lane, string(d.item.Key))]++
 		if d.at.UnixMilli() < d.item.DueMs {
-			t.Errorf("%v/%d: due %d, delivered %d", d.lane, d.item.Offset, d.item.DueMs, d.at.UnixMilli())
+			t.Errorf("%v/%s: due %d, delivered %d", d.lane, d.item.Key, d.item.DueMs, d.at.UnixMilli())
 		}
 		key := fmt.Sprint(d.lane, d.item.DueMs)
 		if was, ok := last[key]; ok && was > d.item.Offset {
@@ -305,10 +320,64 @@ func check(t *testing.T, k *fakeKafka, produced map[Lane]int) {
 		last[key] = d.item.Offset
 	}
 	for l, n := range produced {
-		for off := range n {
-			if c := counts[fmt.Sprint(l, off)]; c != 1 {
-				t.Errorf("%v/%d delivered %d times", l, off, c)
+		for i := range n {
+			if c := counts[fmt.Sprint(l, strconv.Itoa(i))]; c != 1 {
+				t.Errorf("%v: message %d delivered %d times", l, i, c)
 			}
 		}
 	}
+}
+
+func TestCarryingKeepsTheIngressSmall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		r := start(t, k, newFakeLog(), func(o *Options) {
+			o.Upkeep = func(string) Upkeep { return Upkeep{Trim: true, Carry: true} }
+			o.Limits.DeadOffsets = 100
+		})
+		k.produce(laneA, "year", dueAt(time.Now().Add(365*24*time.Hour)))
+		for range 100 {
+			for range 50 {
+				k.produce(laneA, "short")
+			}
+			time.Sleep(10 * time.Second)
+			if held := k.held(laneA); held > 400 {
+				t.Fatalf("the ingress holds %d records while one waits", held)
+			}
+		}
+		if seen := k.deliveries(); len(seen) != 5000 {
+			t.Errorf("%d delivered, want 5000", len(seen))
+		}
+		if c := k.commit(laneA); c.Low < 4000 {
+			t.Errorf("low %d, want it near next %d", c.Low, c.Next)
+		}
+		r.end(t)
+	})
+}
+
+func TestRetentionMayBeShorterThanDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		const retention = time.Minute
+		log := newFakeLog()
+		tweak := func(o *Options) {
+			o.Upkeep = func(string) Upkeep { return Upkeep{Carry: true, Retention: retention} }
+		}
+		r := start(t, k, log, tweak)
+		for i := range 50 {
+			k.produce(laneA, strconv.Itoa(i), dueAt(time.Now().Add(10*time.Minute+time.Duration(i)*time.Second)))
+		}
+		for i := range 60 {
+			time.Sleep(10 * time.Second)
+			k.expire(retention)
+			if i%7 == 6 {
+				r.kill(log)
+				log = newFakeLog() // the disk is lost as well
+				r = start(t, k, log, tweak)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		check(t, k, map[Lane]int{laneA: 50})
+		r.end(t)
+	})
 }

@@ -59,6 +59,8 @@ func (c *Contract) record(lane bide.Lane, it *bide.Item, nowMs int64) *kgo.Recor
 		return c.deadLetterRecord(lane, it, nowMs)
 	case bide.Requeue:
 		return c.requeue(lane, it, nowMs)
+	case bide.Carry:
+		return c.carry(lane, it, nowMs)
 	default:
 		return c.delivery(lane, it, nowMs)
 	}
@@ -138,7 +140,7 @@ func (c *Contract) requeue(lane bide.Lane, it *bide.Item, nowMs int64) *kgo.Reco
 	r.Headers = make([]kgo.RecordHeader, 0, len(it.Headers)+5)
 	for _, h := range it.Headers {
 		switch h.Key {
-		case HeaderFor, HeaderUntil, HeaderAttempt, HeaderFirstDue,
+		case HeaderFor, HeaderUntil, HeaderAttempt, HeaderFirstDue, HeaderCarried,
 			HeaderOrigin, HeaderOriginTimestamp, HeaderDue, HeaderError, HeaderErrorCode:
 		default:
 			r.Headers = append(r.Headers, kgo.RecordHeader(h))
@@ -151,6 +153,36 @@ func (c *Contract) requeue(lane bide.Lane, it *bide.Item, nowMs int64) *kgo.Reco
 	a.number(HeaderFirstDue, o.dueMs)
 	a.add(HeaderOrigin, o.appendPlace(a.buf))
 	a.number(HeaderOriginTimestamp, o.timestampMs)
+	return r
+}
+
+// carry returns a copy of a message that goes on waiting, for the end of its lane. Accept of it gives the
+// same message: its offset, timestamp and due to the millisecond.
+func (c *Contract) carry(lane bide.Lane, it *bide.Item, nowMs int64) *kgo.Record {
+	s, _ := findHeaders(it.Headers)
+	requeued := s.requeued()
+	r := newRecord(lane.Topic, it, nowMs)
+	r.Partition = lane.Partition
+	r.Headers = make([]kgo.RecordHeader, 0, len(it.Headers)+3)
+	timestampMs := it.TimestampMs
+	for _, h := range it.Headers {
+		switch h.Key {
+		case HeaderFor, HeaderUntil, HeaderCarried, HeaderOriginTimestamp:
+			continue
+		case HeaderOrigin, HeaderDue, HeaderError, HeaderErrorCode, HeaderAttempt, HeaderFirstDue, HeaderHop:
+			if !requeued {
+				continue // of an earlier life; they mean nothing here
+			}
+		}
+		r.Headers = append(r.Headers, kgo.RecordHeader(h))
+	}
+	if requeued {
+		timestampMs = originOf(lane, it, &s).timestampMs
+	}
+	a := newAnnotator(r, 3*20)
+	a.number(HeaderUntil, it.DueMs)
+	a.number(HeaderOriginTimestamp, timestampMs)
+	a.number(HeaderCarried, it.Offset)
 	return r
 }
 

@@ -99,6 +99,7 @@ type Cluster struct {
 	version txnVersion
 
 	reader  *laneReader
+	side    sideReader
 	topics  sync.Map // name of an ingress → its id when facts of it were last asked
 	ids     *idPool
 	commits commitProducer
@@ -255,6 +256,11 @@ func (c *Cluster) Close() {
 	if c.reader != nil {
 		c.reader.client.Close()
 	}
+	c.side.turn.Lock()
+	if c.side.client != nil {
+		c.side.client.Close()
+	}
+	c.side.turn.Unlock()
 	c.tasks.Wait()
 }
 

@@ -153,11 +153,22 @@ func (c *Contract) Accept(rec bide.Record, rules bide.Rules) (bide.Message, *bid
 			return bide.Message{}, rejectValue(f, HeaderToPartition, v, "a partition from 0 to 2147483647")
 		}
 	}
+	m := bide.Message{Record: rec, At: rec.Offset}
+	if s.carried() {
+		c, r := readCarry(rec.Headers, &s, rec.Offset)
+		if r != nil {
+			return bide.Message{}, r
+		}
+		// What the message was, and not what its copy is.
+		m.Offset, m.TimestampMs, m.DueMs = c.offset, c.originTimestampMs, c.untilMs
+		return m, nil
+	}
 	due, r := dueOf(&rec, &s, rules)
 	if r != nil {
 		return bide.Message{}, r
 	}
-	return bide.Message{Record: rec, DueMs: due}, nil
+	m.DueMs = due
+	return m, nil
 }
 
 // dueOf returns when a record is due, in epoch milliseconds from 0 to maxDueMs.

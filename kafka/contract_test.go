@@ -215,7 +215,7 @@ func TestTwoDelaysAreRejected(t *testing.T) {
 func TestUnknownHeadersOfTheNameSpaceAreRejected(t *testing.T) {
 	c := newTestContract(t, ContractOptions{})
 	for _, name := range []string{
-		"delay-", "delay-fo", "delay-for ", "delay-level", "delay-id", "delay-every", "delay-carried", "delay-anchor",
+		"delay-", "delay-fo", "delay-for ", "delay-level", "delay-id", "delay-every", "delay-carry", "delay-anchor",
 		"Delay-For", "DELAY-UNTIL", "delay-To", "dElay-x", "delay-" + strings.Repeat("x", 10_000), "delay-\xff\x00",
 	} {
 		_, r := c.Accept(sent("a", "1", name, "1s"), bide.Rules{})

@@ -25,6 +25,7 @@ const (
 	HeaderAttempt  = "delay-attempt"
 	HeaderFirstDue = "delay-first-due"
 	HeaderHop      = "delay-hop"
+	HeaderCarried  = "delay-carried"
 )
 
 // HeaderKind says who writes a header.
@@ -69,6 +70,7 @@ const (
 	idAttempt
 	idFirstDue
 	idHop
+	idCarried
 	headerCount
 )
 
@@ -125,6 +127,10 @@ var headerTable = [headerCount]HeaderDoc{
 		HeaderHop, Reserved, "0 … 2147483647",
 		"kept as it is for later releases; comes with `delay-attempt`",
 	},
+	idCarried: {
+		HeaderCarried, Reserved, "an ingress offset",
+		"the record is a copy of the message that the lane's record at that offset is, and that still waits; comes with `delay-until` and `delay-origin-timestamp`",
+	},
 }
 
 var headerIDs = func() map[string]headerID {
@@ -157,6 +163,9 @@ func (s *headerSet) value(hs []bide.Header, id headerID) []byte { return hs[s.at
 // requeued reports whether Bide produced the record itself, for another attempt. A dead letter that was
 // sent to an ingress again still has the headers of its last attempt, but begins anew: they are void.
 func (s *headerSet) requeued() bool { return s.has(idAttempt) && !s.has(idErrorCode) }
+
+// carried reports whether the record is a copy of a message that Bide carried forward.
+func (s *headerSet) carried() bool { return s.has(idCarried) && !s.has(idErrorCode) }
 
 // findHeaders finds the headers of the contract; unknown is the index of the first whose name is
 // of their name space and not one of them, or -1.
@@ -194,6 +203,34 @@ type requeue struct {
 	originTimestampMs int64
 }
 
+// carry is what a copy of a waiting message carries.
+type carry struct {
+	offset            int64
+	untilMs           int64
+	originTimestampMs int64
+}
+
+// readCarry reads the headers of a copy that was read at offset at.
+func readCarry(hs []bide.Header, s *headerSet, at int64) (c carry, r *bide.Rejection) {
+	for _, id := range [...]headerID{idUntil, idOriginTimestamp} {
+		if !s.has(id) {
+			return c, reject(CodeMalformedHeader, "header delay-carried without %s: only Bide sets it, and always both; leave it out", headerTable[id].Name)
+		}
+	}
+	number := func(id headerID, most int64) int64 {
+		v := s.value(hs, id)
+		n, ok := parseDecimal(string(v))
+		if (!ok || n < 0 || n > most) && r == nil {
+			r = rejectReserved(id, v)
+		}
+		return n
+	}
+	c.offset = number(idCarried, at-1)
+	c.untilMs = number(idUntil, maxDueMs)
+	c.originTimestampMs = number(idOriginTimestamp, math.MaxInt64)
+	return c, r
+}
+
 // readRequeue reads the headers of a requeued record.
 func readRequeue(hs []bide.Header, s *headerSet) (q requeue, r *bide.Rejection) {
 	if s.has(idFor) {
@@ -226,7 +263,7 @@ func readRequeue(hs []bide.Header, s *headerSet) (q requeue, r *bide.Rejection) 
 }
 
 func rejectReserved(id headerID, v []byte) *bide.Rejection {
-	return reject(CodeMalformedHeader, "header %s is %s beside delay-attempt; expected %s as only Bide writes it; leave delay-attempt out",
+	return reject(CodeMalformedHeader, "header %s is %s beside a reserved header; expected %s as only Bide writes it; leave delay-attempt and delay-carried out",
 		headerTable[id].Name, quoteText(string(v)), strings.ReplaceAll(headerTable[id].Value, "`", ""))
 }
 

@@ -2,15 +2,11 @@ package kafka
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"go.uber.org/zap"
 
 	"github.com/bide-mq/bide"
 )
@@ -23,16 +19,6 @@ const (
 	fetchesAtOnce = 4
 	// laneRetry is how long a lane rests that cannot be read, and how often its fault is told again.
 	laneRetry = time.Second
-)
-
-// Faults of a lane in a [bide.Batch] that time does not mend.
-var (
-	// ErrTruncated says that a lane was to be read from beyond its end: the cluster lost records that
-	// were read before. The lane is not read on until it is started again, for what is written now
-	// takes the offsets of what was lost.
-	ErrTruncated = errors.New("lane ends below the offset to be read")
-	// ErrRecreated says that the ingress topic was deleted and created again.
-	ErrRecreated = errors.New("topic was deleted and created again")
 )
 
 // laneReader reads the lanes that it is told to. Start, Stop, Pause and Resume note what is wanted; Poll
@@ -58,29 +44,38 @@ type laneReader struct {
 type laneReading struct {
 	epoch  uint64
 	next   int64 // the offset of the next record to be returned is at least this
+	before int64 // what next was before the last poll
 	paused bool
 	lost   bool      // not read on until started again
 	again  time.Time // when the lane is to be added again; zero if it is with the client
 	doubt  bool      // the topic was unknown: it may be another one of the same name when it is back
 	told   time.Time // when its fault was last told
+	fault  string    // that fault
 }
 
 func newLaneReader(c *Cluster) (*laneReader, error) {
-	part := min(c.opt.FetchBytes/fetchesAtOnce, 4<<20)
-	client, err := c.client(
+	client, err := c.client(c.reading(c.opt.FetchBytes/fetchesAtOnce,
+		kgo.MaxConcurrentFetches(fetchesAtOnce),
+		// Transaction markers tell how far reading got where no record follows.
+		kgo.KeepControlRecords(),
+	)...)
+	if err != nil {
+		return nil, err
+	}
+	return &laneReader{cluster: c, client: client, lanes: make(map[bide.Lane]*laneReading)}, nil
+}
+
+// reading returns the options of clients that read lanes, and more. bytes is the most that one fetch has.
+func (c *Cluster) reading(bytes int, more ...kgo.Opt) []kgo.Opt {
+	return append([]kgo.Opt{
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{}),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.FetchMaxWait(fetchMaxWait),
 		kgo.FetchMinBytes(1),
-		kgo.FetchMaxBytes(int32(c.opt.FetchBytes/fetchesAtOnce)),
-		kgo.FetchMaxPartitionBytes(int32(part)),
-		kgo.MaxConcurrentFetches(fetchesAtOnce),
-	)
-	if err != nil {
-		return nil, err
-	}
-	return &laneReader{cluster: c, client: client, lanes: make(map[bide.Lane]*laneReading)}, nil
+		kgo.FetchMaxBytes(int32(bytes)),
+		kgo.FetchMaxPartitionBytes(int32(min(bytes, 4<<20))),
+	}, more...)
 }
 
 // Start reads the lane from an offset on; see [bide.Cluster].
@@ -197,8 +192,8 @@ func (r *laneReader) current(batches []bide.Batch) []bide.Batch {
 		if l == nil || l.epoch != b.Epoch {
 			return true
 		}
-		if l.paused && len(b.Records) > 0 {
-			l.next = b.Records[0].Offset
+		if l.paused && b.Seen > 0 {
+			l.next = l.before
 			r.remove(b.Lane)
 			r.add(b.Lane)
 			return true
@@ -222,9 +217,10 @@ func (r *laneReader) take(ctx context.Context, fetches kgo.Fetches) (batches []b
 			if !ok {
 				i = len(batches)
 				at[lane] = i
+				l.before = l.next
 				batches = append(batches, bide.Batch{Lane: lane, Epoch: l.epoch})
 			}
-			batches[i].Records = l.append(batches[i].Records, p.Records)
+			l.append(&batches[i], p.Records)
 		}
 		if p.Err != nil {
 			if b, ok := r.fault(ctx, lane, l, p.Err); ok {
@@ -233,21 +229,23 @@ func (r *laneReader) take(ctx context.Context, fetches kgo.Fetches) (batches []b
 		}
 	})
 	return slices.DeleteFunc(batches, func(b bide.Batch) bool {
-		return len(b.Records) == 0 && b.Err == nil && !b.OutOfRange
+		return len(b.Records) == 0 && b.Seen == 0 && b.Err == nil && !b.OutOfRange
 	})
 }
 
-// append adds records that were not returned before.
-func (l *laneReading) append(to []bide.Record, records []*kgo.Record) []bide.Record {
-	to = slices.Grow(to, len(records))
+// append adds records that were not returned before to a batch.
+func (l *laneReading) append(to *bide.Batch, records []*kgo.Record) {
+	to.Records = slices.Grow(to.Records, len(records))
 	for _, rec := range records {
 		if rec.Offset < l.next || l.lost {
 			continue
 		}
 		l.next = rec.Offset + 1
-		to = append(to, ingressRecord(rec))
+		to.Seen = l.next
+		if !rec.Attrs.IsControl() {
+			to.Records = append(to.Records, ingressRecord(rec))
+		}
 	}
-	return to
 }
 
 // ingressRecord shares the memory of the fetched record.
@@ -265,115 +263,6 @@ func ingressRecord(rec *kgo.Record) bide.Record {
 		}
 	}
 	return out
-}
-
-// fault deals with an error of a lane: the lane leaves the client and is added again a little later.
-func (r *laneReader) fault(ctx context.Context, lane bide.Lane, l *laneReading, err error) (bide.Batch, bool) {
-	if l.lost || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return bide.Batch{}, false
-	}
-	r.remove(lane)
-	l.again = time.Now().Add(laneRetry)
-	b := bide.Batch{Lane: lane, Epoch: l.epoch}
-	_, dataLoss := errors.AsType[*kgo.ErrDataLoss](err)
-	switch {
-	case dataLoss:
-		l.lost = true
-		b.Err = fmt.Errorf("lane %s: %w: %w", lane, ErrTruncated, err)
-		return b, true
-	case errors.Is(err, kerr.OffsetOutOfRange):
-		return r.outOfRange(ctx, lane, l)
-	case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.UnknownTopicOrPartition):
-		r.client.PurgeTopicsFromConsuming(lane.Topic)
-		for other, o := range r.lanes {
-			if other.Topic == lane.Topic && !o.lost {
-				o.again, o.doubt = l.again, true
-			}
-		}
-	}
-	return l.tell(lane, fmt.Errorf("read lane %s: %w", lane, err))
-}
-
-// tell returns a batch that tells of a fault, unless one did so a moment ago.
-func (l *laneReading) tell(lane bide.Lane, err error) (bide.Batch, bool) {
-	if !l.told.IsZero() && time.Since(l.told) < 10*laneRetry {
-		return bide.Batch{}, false
-	}
-	l.told = time.Now()
-	return bide.Batch{Lane: lane, Epoch: l.epoch, Err: err}, true
-}
-
-// outOfRange finds out on which side of the log the offset lies.
-func (r *laneReader) outOfRange(ctx context.Context, lane bide.Lane, l *laneReading) (bide.Batch, bool) {
-	c := r.cluster
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	b := bide.Batch{Lane: lane, Epoch: l.epoch}
-	start, _, err := c.listOffset(ctx, lane, listStart)
-	if err != nil {
-		c.log.Warn("cannot find the start of a lane; trying again", zap.Stringer("lane", lane), zap.Error(err))
-		return b, false
-	}
-	if start > l.next {
-		b.OutOfRange, b.Start = true, start
-		l.next = start
-		l.again = time.Now()
-		return b, true
-	}
-	end, _, err := c.listOffset(ctx, lane, listEnd)
-	switch {
-	case err != nil:
-		c.log.Warn("cannot find the end of a lane; trying again", zap.Stringer("lane", lane), zap.Error(err))
-		return b, false
-	case end < l.next:
-		l.lost = true
-		b.Err = fmt.Errorf("lane %s: %w: reading at %d, end at %d", lane, ErrTruncated, l.next, end)
-		return b, true
-	default:
-		return b, false // it is in range again
-	}
-}
-
-// revive adds lanes again that rested, and returns how long until the next one, or 0.
-func (r *laneReader) revive(ctx context.Context) (wait time.Duration) {
-	for lane, l := range r.lanes {
-		if l.again.IsZero() || l.lost {
-			continue
-		}
-		left := time.Until(l.again)
-		if left <= 0 && r.same(ctx, lane, l) {
-			r.add(lane)
-			continue
-		}
-		left = max(time.Until(l.again), time.Millisecond)
-		if wait == 0 || left < wait {
-			wait = left
-		}
-	}
-	return wait
-}
-
-// same reports whether a topic that was unknown is the one that the lane was started on. Offsets mean
-// nothing in another one: the lane is not read there, and tells so.
-func (r *laneReader) same(ctx context.Context, lane bide.Lane, l *laneReading) bool {
-	if !l.doubt {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	id, _, err := r.cluster.describe(ctx, lane.Topic)
-	if known, ok := r.cluster.topics.Load(lane.Topic); err == nil && ok && known != id {
-		err = ErrRecreated
-	}
-	if err == nil {
-		l.doubt = false
-		return true
-	}
-	l.again = time.Now().Add(laneRetry)
-	if b, ok := l.tell(lane, fmt.Errorf("read lane %s: %w", lane, err)); ok {
-		r.ready = append(r.ready, b)
-	}
-	return false
 }
 
 func (r *laneReader) add(lane bide.Lane) {

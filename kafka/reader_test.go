@@ -73,7 +73,6 @@ func TestStartAgainGivesNothingOfTheOldEpoch(t *testing.T) {
 		for i := range 50 {
 			b.produce(b.lane(0), fmt.Sprint(i))
 		}
-		next := int64(0)
 		for epoch := range uint64(20) {
 			from := int64(epoch) * 2
 			c.Start(b.lane(0), from, epoch)
@@ -83,7 +82,7 @@ func TestStartAgainGivesNothingOfTheOldEpoch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			next = from
+			next := from
 			for _, batch := range batches {
 				if batch.Epoch != epoch {
 					t.Fatalf("epoch %d, want %d", batch.Epoch, epoch)
@@ -236,8 +235,47 @@ func TestUncommittedRecordsAreNotRead(t *testing.T) {
 		c.Start(b.lane(0), 0, 1)
 		write("aborted", kgo.TryAbort)
 		write("committed", kgo.TryCommit)
-		if batch, got := b.poll(c, b.lane(0)); !slices.Equal(got, []string{"committed"}) {
-			t.Fatalf("polled %q, %+v", got, batch)
+		// The markers are at offsets 1 and 3; reading passes them too.
+		var all []string
+		for seen := int64(0); seen < 4; {
+			batch, got := b.poll(c, b.lane(0))
+			if batch.Seen <= seen {
+				t.Fatalf("seen %d after %d", batch.Seen, seen)
+			}
+			seen = batch.Seen
+			all = append(all, got...)
+		}
+		if !slices.Equal(all, []string{"committed"}) {
+			t.Fatalf("polled %q", all)
+		}
+		records, err := c.ReadAt(t.Context(), b.lane(0), 0, 10)
+		if err != nil || len(records) != 1 || records[0].Offset != 2 {
+			t.Fatalf("%+v, %v", records, err)
+		}
+		if records, err := c.ReadAt(t.Context(), b.lane(0), 4, 10); err != nil || len(records) != 0 {
+			t.Fatalf("%+v, %v", records, err)
+		}
+	})
+}
+
+func TestTrimmedRecordsAreGone(t *testing.T) {
+	onBrokers(t, func(t *testing.T, b *bed) {
+		c := b.cluster("one")
+		b.produce(b.lane(0), "a", "b", "c", "d")
+		if err := c.Trim(t.Context(), b.lane(0), 3); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := c.Facts(t.Context(), b.lane(0)); err != nil || f.Start != 3 || f.End != 4 {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		if _, err := c.ReadAt(t.Context(), b.lane(0), 0, 10); err == nil {
+			t.Fatal("no error below the log start")
+		}
+		for range 3 {
+			records, err := c.ReadAt(t.Context(), b.lane(0), 3, 10)
+			if err != nil || len(records) != 1 || string(records[0].Value) != "d" {
+				t.Fatalf("%+v, %v", records, err)
+			}
 		}
 	})
 }

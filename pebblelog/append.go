@@ -65,7 +65,7 @@ type laneAddition struct {
 	lane       *Lane
 	checkpoint int64
 	first      bide.Position // the least of the messages
-	lowest     int64         // the least offset
+	lowest     int64         // the least At
 	highest    int64         // the greatest offset; -1 without messages
 	stored     mark
 	counts     counts // of messages that are new
@@ -80,7 +80,7 @@ type added struct {
 }
 
 // gather sorts what the entries add by key. Pebble takes sorted keys faster, and of a position given
-// twice the later message is taken.
+// twice the message with the greater At is taken, or the later one.
 func (l *Log) gather(entries []bide.Append) (*addition, error) {
 	a := &addition{log: l}
 	total := 0
@@ -128,7 +128,7 @@ func (a *addition) add(lane int, m *bide.Message) error {
 	if p.Compare(la.first) < 0 {
 		la.first = p
 	}
-	la.lowest, la.highest = min(la.lowest, p.Offset), max(la.highest, p.Offset)
+	la.lowest, la.highest = min(la.lowest, heldAt(m)), max(la.highest, p.Offset)
 	a.bytes += messageKeyLen + encodedLen(m) + 16
 	if a.bytes > maxAppendBytes {
 		return fmt.Errorf("more than %d bytes at once", maxAppendBytes)
@@ -142,7 +142,10 @@ func (a *addition) sort() {
 		if c := cmp.Compare(x.lane, y.lane); c != 0 {
 			return c
 		}
-		return x.Position.Compare(y.Position)
+		if c := x.Position.Compare(y.Position); c != 0 {
+			return c
+		}
+		return cmp.Compare(heldAt(x.m), heldAt(y.m))
 	})
 	kept := a.messages[:0]
 	for i, x := range a.messages {
@@ -199,14 +202,23 @@ func (a *addition) fill(b *pebble.Batch) error {
 	for i := range a.messages {
 		x := &a.messages[i]
 		la := &a.lanes[x.lane]
-		fresh, err := la.isNew(b, x)
-		if err != nil {
+		old, err := la.look(b, x)
+		at := heldAt(x.m)
+		switch {
+		case err != nil:
 			return err
-		}
-		if fresh {
-			la.counts.add(x.Offset, 1)
+		case old > at:
+			// A later copy is there, and may not be synced: a note in the write-ahead log has it synced.
+			if err := b.LogData([]byte{messageVersion}, nil); err != nil {
+				return err
+			}
+			continue
+		case old < 0:
 			la.fresh++
+		default:
+			la.counts.add(old, -1)
 		}
+		la.counts.add(at, 1)
 		op := b.SetDeferred(messageKeyLen, encodedLen(x.m))
 		messageKey(op.Key[:0], la.lane.number, x.Position)
 		appendMessage(op.Value[:0], x.m)
@@ -235,30 +247,30 @@ func (la *laneAddition) begin() error {
 	return n.mu.damage
 }
 
-// isNew reports whether a message is not in the log. At and above the top none is. Where it is there
-// under another id, that id's index entry is removed.
-func (la *laneAddition) isNew(b *pebble.Batch, x *added) (bool, error) {
+// look returns the At of a message in the log, or -1 where it is not there. At and above the top none
+// is. Where it is there under another id, that id's index entry is removed.
+func (la *laneAddition) look(b *pebble.Batch, x *added) (at int64, err error) {
 	n := la.lane
 	if x.Offset >= la.stored.top {
-		return true, nil
+		return -1, nil
 	}
 	var key [messageKeyLen]byte
 	stored, closer, err := n.log.db.Get(messageKey(key[:0], n.number, x.Position))
 	if errors.Is(err, pebble.ErrNotFound) {
-		return true, nil
+		return -1, nil
 	}
 	if err != nil {
-		return false, corrupt(err)
+		return 0, corrupt(err)
 	}
 	var old bide.Message
-	_, err = decodeHead(&reader{b: stored}, &old)
+	_, err = decodeHead(&reader{b: stored}, &old, x.Position)
 	switch {
 	case err != nil:
 		err = unreadable(x.Position, err)
 	case old.ID != "" && old.ID != x.m.ID:
 		err = b.Delete(idKey(nil, n.number, old.ID, x.Position), nil)
 	}
-	return false, errors.Join(err, closer.Close())
+	return old.At, errors.Join(err, closer.Close())
 }
 
 // fill adds counts and mark to the batch.

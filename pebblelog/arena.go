@@ -57,7 +57,7 @@ func (a *arena) message(it *pebble.Iterator, room int, must bool) (*bide.Message
 func fits(stored []byte, p bide.Position, room int) (bool, error) {
 	var m bide.Message
 	r := reader{b: stored}
-	headers, err := decodeHead(&r, &m)
+	headers, err := decodeHead(&r, &m, p)
 	if err != nil {
 		return false, err
 	}

@@ -64,10 +64,13 @@ type namedMessage struct {
 func goldenMessages() []namedMessage {
 	m := func(ts int64, id string, key, value []byte, headers ...bide.Header) bide.Message {
 		return bide.Message{
-			Record: bide.Record{Offset: 7, TimestampMs: ts, Key: key, Value: value, Headers: headers}, DueMs: 9, ID: id,
+			Record: bide.Record{Offset: 7, TimestampMs: ts, Key: key, Value: value, Headers: headers}, DueMs: 9, At: 7, ID: id,
 		}
 	}
+	carried := m(1_700_000_000_123, "", []byte("key"), []byte("value"))
+	carried.At = 7000
 	return []namedMessage{
+		{"carried", carried},
 		{"null", m(0, "", nil, nil)},
 		{"empty", m(0, "", []byte{}, []byte{})},
 		{"plain", m(1_700_000_000_123, "", []byte("key"), []byte("value"), bide.Header{Key: "delay-for", Value: []byte("90s")})},

@@ -79,7 +79,7 @@ func msg(dueMs, offset int64) bide.Message {
 			Key: fmt.Appendf(nil, "key-%d", offset), Value: fmt.Appendf(nil, "value-%d-%d", dueMs, offset),
 			Headers: []bide.Header{{Key: "delay-for", Value: []byte("1s")}},
 		},
-		DueMs: dueMs,
+		DueMs: dueMs, At: offset,
 	}
 }
 
@@ -122,7 +122,7 @@ func checkCounts(t testing.TB, n *Lane) {
 	}
 	want := map[int64]int64{}
 	for i := range msgs {
-		want[block(msgs[i].Offset)]++
+		want[block(msgs[i].At)]++
 	}
 	got := map[int64]int64{}
 	it, err := n.countsFrom(0)
@@ -173,7 +173,7 @@ func TestNullEmptyDuplicateBinaryAndLargeFieldsRoundTrip(t *testing.T) {
 		every[i] = byte(i)
 	}
 	at := func(offset int64, key, value []byte, headers ...bide.Header) bide.Message {
-		return bide.Message{Record: bide.Record{Offset: offset, TimestampMs: -1, Key: key, Value: value, Headers: headers}, DueMs: 7}
+		return bide.Message{Record: bide.Record{Offset: offset, TimestampMs: -1, Key: key, Value: value, Headers: headers}, DueMs: 7, At: offset}
 	}
 	want := []bide.Message{
 		at(0, nil, nil),

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/bide-mq/bide"
@@ -11,11 +12,11 @@ import (
 
 // messageVersion is the first byte of a stored message. Its due and offset are in the key; the rest is
 //
-//	┌───┬───────────┬─────────┬────────┬────┬────────┬─────┬─── headers times ────────────┬────────┬───────┐
-//	│ 1 │ timestamp │ headers │ length │ id │ length │ key │ length │ name │ length │ value │ length │ value │
-//	└───┴───────────┴─────────┴────────┴────┴────────┴─────┴──────────────────────────────┴────────┴───────┘
+//	┌───┬───────────┬────┬─────────┬────────┬────┬────────┬─────┬─── headers times ────────────┬────────┬───────┐
+//	│ 1 │ timestamp │ at │ headers │ length │ id │ length │ key │ length │ name │ length │ value │ length │ value │
+//	└───┴───────────┴────┴─────────┴────────┴────┴────────┴─────┴──────────────────────────────┴────────┴───────┘
 //
-// All numbers are varints, the timestamp a signed one. The lengths of key and values are one more than they say,
+// All numbers are varints, the timestamp a signed one; at is how far At is beyond the offset. The lengths of key and values are one more than they say,
 // and 0 is null; those of id and names are as they say, and an empty id is none.
 const messageVersion = 1
 
@@ -27,7 +28,7 @@ const maxHeaderPiece = 512
 
 // encodedLen returns how many bytes appendMessage takes.
 func encodedLen(m *bide.Message) int {
-	n := 1 + varintLen(m.TimestampMs) + uvarintLen(uint64(len(m.Headers))) +
+	n := 1 + varintLen(m.TimestampMs) + uvarintLen(uint64(heldAt(m)-m.Offset)) + uvarintLen(uint64(len(m.Headers))) +
 		uvarintLen(uint64(len(m.ID))) + len(m.ID) + nullableLen(m.Key) + nullableLen(m.Value)
 	for i := range m.Headers {
 		h := &m.Headers[i]
@@ -40,6 +41,7 @@ func encodedLen(m *bide.Message) int {
 func appendMessage(dst []byte, m *bide.Message) []byte {
 	dst = append(dst, messageVersion)
 	dst = binary.AppendVarint(dst, m.TimestampMs)
+	dst = binary.AppendUvarint(dst, uint64(heldAt(m)-m.Offset))
 	dst = binary.AppendUvarint(dst, uint64(len(m.Headers)))
 	dst = binary.AppendUvarint(dst, uint64(len(m.ID)))
 	dst = append(dst, m.ID...)
@@ -58,11 +60,10 @@ func appendMessage(dst []byte, m *bide.Message) []byte {
 // returned to be handed in with the next message.
 func decodeMessage(m *bide.Message, p bide.Position, b []byte, headers []bide.Header) ([]bide.Header, error) {
 	r := reader{b: b}
-	n, err := decodeHead(&r, m)
+	n, err := decodeHead(&r, m, p)
 	if err != nil {
 		return headers, err
 	}
-	m.DueMs, m.Offset = p.DueMs, p.Offset
 	m.Key = r.nullable()
 	if cap(headers)-len(headers) < n {
 		headers = make([]bide.Header, 0, max(n, min(2*cap(headers), maxHeaderPiece)))
@@ -79,13 +80,22 @@ func decodeMessage(m *bide.Message, p bide.Position, b []byte, headers []bide.He
 	return headers, r.end()
 }
 
-// decodeHead reads what stands before the key, and returns the number of headers. It alone says
-// which message it is, without a look at key, headers and value.
-func decodeHead(r *reader, m *bide.Message) (headers int, err error) {
+// heldAt returns the offset of the record that holds m. A message that was never carried may leave At
+// at zero.
+func heldAt(m *bide.Message) int64 { return max(m.At, m.Offset) }
+
+// decodeHead reads what stands before the key of the message at p, and returns the number of headers. It
+// alone says which message it is, without a look at key, headers and value.
+func decodeHead(r *reader, m *bide.Message, p bide.Position) (headers int, err error) {
 	if v := r.byte(); r.err == nil && v != messageVersion {
 		return 0, fmt.Errorf("message version %d, this release reads %d", v, messageVersion)
 	}
 	m.TimestampMs = r.varint()
+	beyond := r.uvarint()
+	if r.err == nil && beyond > uint64(math.MaxInt64-p.Offset) {
+		return 0, errors.New("held beyond the last offset")
+	}
+	m.DueMs, m.Offset, m.At = p.DueMs, p.Offset, p.Offset+int64(beyond)
 	n := r.uvarint()
 	m.ID = text(r.bytes(r.uvarint()))
 	if r.err != nil {

@@ -104,7 +104,9 @@ func (w *world) append() string {
 		checkpoint := n.next - int64(w.rng.IntN(3))
 		entries = append(entries, bide.Append{Lane: w.lanes[i], Messages: msgs, Checkpoint: checkpoint})
 		for _, m := range msgs {
-			n.msgs[m.Position()] = m
+			if old, ok := n.msgs[m.Position()]; !ok || old.At <= m.At {
+				n.msgs[m.Position()] = m
+			}
 		}
 		wrote = wrote || len(msgs) > 0 || checkpoint > n.state.Checkpoint
 		n.state.Checkpoint = max(n.state.Checkpoint, checkpoint)
@@ -131,7 +133,7 @@ func (w *world) message(n *twin) bide.Message {
 	}
 	// All of a message follows from its offset, as it does in Kafka.
 	own := rand.New(rand.NewPCG(uint64(offset), 1))
-	m := bide.Message{Record: bide.Record{Offset: offset, TimestampMs: own.Int64N(1000)}, DueMs: own.Int64N(300)}
+	m := bide.Message{Record: bide.Record{Offset: offset, TimestampMs: own.Int64N(1000)}, DueMs: own.Int64N(300), At: offset}
 	if own.IntN(2) == 0 {
 		m.Key = fmt.Appendf(nil, "%d", offset)
 	}
@@ -144,6 +146,10 @@ func (w *world) message(n *twin) bide.Message {
 	}
 	if own.IntN(3) == 0 {
 		m.ID = fmt.Sprint(own.IntN(9))
+	}
+	if offset < n.next-1 && w.rng.IntN(3) == 0 { // a copy of it was carried to the lane's end
+		m.At = n.next
+		n.next++
 	}
 	return m
 }
@@ -192,9 +198,9 @@ func (w *world) low(i int, leaving []bide.Message) int64 {
 		gone[leaving[j].Position()] = true
 	}
 	truth := n.next
-	for p := range n.msgs {
+	for p, m := range n.msgs {
 		if !gone[p] {
-			truth = min(truth, p.Offset)
+			truth = min(truth, m.At)
 		}
 	}
 	low, err := w.lanes[i].Low(n.next, leaving)

@@ -91,6 +91,26 @@ func (n *Lane) next(after bide.Position) (p bide.Position, ok bool, err error) {
 	return p, ok, nil
 }
 
+// Where implements [bide.LaneLog].
+func (n *Lane) Where(p bide.Position) (at int64, ok bool, err error) {
+	if err := n.enter(); err != nil {
+		return 0, false, err
+	}
+	defer n.leave()
+	stored, closer, err := n.log.db.Get(messageKey(nil, n.number, p))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, n.fail("look into", corrupt(err))
+	}
+	var m bide.Message
+	if _, err = decodeHead(&reader{b: stored}, &m, p); err != nil {
+		err = unreadable(p, err)
+	}
+	return m.At, err == nil, n.fail("look into", errors.Join(err, closer.Close()))
+}
+
 // nextsBeforeSeek is how many messages of one due are passed one by one before the rest is jumped over: a
 // seek costs about that many steps.
 const nextsBeforeSeek = 8
@@ -152,7 +172,7 @@ func (n *Lane) Low(next int64, leaving []bide.Message) (int64, error) {
 	defer n.leave()
 	var gone counts
 	for i := range leaving {
-		gone.add(leaving[i].Offset, 1)
+		gone.add(heldAt(&leaving[i]), 1)
 	}
 	n.write.Lock()
 	defer n.write.Unlock()

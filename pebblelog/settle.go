@@ -32,7 +32,7 @@ func (n *Lane) Settle(c bide.Commit, members []bide.Message) error {
 	s.From, s.Confirmed, s.Known = c.Next, c, true
 	r := n.newRemoval()
 	for i := range members {
-		if err := r.drop(members[i].Position(), members[i].ID, c.Cursor); err != nil {
+		if err := r.drop(&members[i], c.Cursor); err != nil {
 			return n.fail("settle", err)
 		}
 	}
@@ -70,15 +70,15 @@ func (n *Lane) forget(cursor bide.Position) (more bool, err error) {
 	}
 	r := n.newRemoval()
 	for ok := it.First(); ok; ok = it.Next() {
-		p, id, err := readID(it)
+		m, err := readHead(it)
 		if err == nil {
-			err = r.drop(p, id, cursor)
+			err = r.drop(&m, cursor)
 		}
 		if err != nil {
 			return false, errors.Join(err, it.Close())
 		}
 		if r.below == forgetMessages {
-			more, cursor = true, p
+			more, cursor = true, m.Position()
 			break
 		}
 	}
@@ -88,22 +88,21 @@ func (n *Lane) forget(cursor bide.Position) (more bool, err error) {
 	return more, r.apply(cursor, nil)
 }
 
-// readID returns the position and the id of the message at which the iterator stands. Without an id the
-// string is empty; it is good until the iterator moves.
-func readID(it *pebble.Iterator) (bide.Position, string, error) {
+// readHead returns what decodeHead tells of the message at which the iterator stands; its ID is good
+// until the iterator moves.
+func readHead(it *pebble.Iterator) (m bide.Message, err error) {
 	p, err := messagePosition(it.Key())
 	if err != nil {
-		return p, "", err
+		return m, err
 	}
 	stored, err := it.ValueAndErr()
 	if err != nil {
-		return p, "", corrupt(err)
+		return m, corrupt(err)
 	}
-	var m bide.Message
-	if _, err := decodeHead(&reader{b: stored}, &m); err != nil {
-		return p, "", unreadable(p, err)
+	if _, err := decodeHead(&reader{b: stored}, &m, p); err != nil {
+		return m, unreadable(p, err)
 	}
-	return p, m.ID, nil
+	return m, nil
 }
 
 // removal is a batch of messages that leave.
@@ -119,10 +118,11 @@ type removal struct {
 func (n *Lane) newRemoval() *removal { return &removal{lane: n, b: n.log.db.NewBatch()} }
 
 // drop adds one message.
-func (r *removal) drop(p bide.Position, id string, cursor bide.Position) error {
-	r.counts.add(p.Offset, 1)
-	if id != "" {
-		if err := r.b.Delete(idKey(nil, r.lane.number, id, p), nil); err != nil {
+func (r *removal) drop(m *bide.Message, cursor bide.Position) error {
+	p := m.Position()
+	r.counts.add(heldAt(m), 1)
+	if m.ID != "" {
+		if err := r.b.Delete(idKey(nil, r.lane.number, m.ID, p), nil); err != nil {
 			return err
 		}
 	}
