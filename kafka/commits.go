@@ -35,15 +35,34 @@ var errUnstable = errors.New("offsets are part of an open transaction")
 
 // fetchOffsets asks for committed offsets of partitions of one topic. With stable, a partition that an
 // open transaction has offsets of makes it fail with errUnstable.
+//
+// From version 10 on the request names topics by id. The client would look the id up, but where it cannot
+// it asks for the zero one, of which not every broker says that it is unknown: a lane would seem to have
+// no commit.
 func (c *Cluster) fetchOffsets(ctx context.Context, topic string, partitions []int32, stable bool) (map[int32]storedOffset, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	if id, ok := c.topics.Load(topic); ok {
+		stored, err := c.fetchOffsetsOf(ctx, topic, id.([16]byte), partitions, stable)
+		if !errors.Is(err, kerr.UnknownTopicID) {
+			return stored, err
+		}
+	}
+	id, _, err := c.describe(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("fetch committed offsets of %s: %w", topic, err)
+	}
+	return c.fetchOffsetsOf(ctx, topic, id, partitions, stable)
+}
+
+// fetchOffsetsOf is fetchOffsets for a topic whose id is known.
+func (c *Cluster) fetchOffsetsOf(ctx context.Context, topic string, id [16]byte, partitions []int32, stable bool) (map[int32]storedOffset, error) {
 	req := kmsg.NewPtrOffsetFetchRequest()
 	req.RequireStable = stable
 	group := kmsg.NewOffsetFetchRequestGroup()
 	group.Group = c.opt.Group
 	asked := kmsg.NewOffsetFetchRequestGroupTopic()
-	asked.Topic, asked.Partitions = topic, partitions
+	asked.Topic, asked.TopicID, asked.Partitions = topic, id, partitions
 	group.Topics = append(group.Topics, asked)
 	req.Groups = append(req.Groups, group)
 	resp, err := req.RequestWith(ctx, c.plain)
