@@ -108,6 +108,8 @@ const (
 	// Carry produces a copy of a message that goes on waiting to the end of its lane, so that the record
 	// it was in may go.
 	Carry
+	// Leave produces nothing, and leaves the message waiting: it was to be carried and could not be.
+	Leave
 )
 
 // Fate is what a plan does with a message. It may differ between attempts at one plan.

@@ -285,11 +285,11 @@ func (s *Scheduler) fateAfter(item *Item, failure Failure) Fate {
 		fate.Alone = true
 	case fate.Kind == DeadLetter:
 		// There is no other place for it: it is tried again until a human has mended the topic.
-	case fate.Kind == Requeue, fate.Kind == Carry:
+	case fate.Kind == Carry:
+		fate = Fate{Kind: Leave}
+	case fate.Kind == Requeue:
 		// The lane cannot be written either: the cluster is in trouble, not the target.
-		if fate.Kind == Requeue {
-			fate = Fate{Alone: fate.Alone}
-		}
+		fate = Fate{Alone: fate.Alone}
 	case failure.Kind == Refused:
 		fate = Fate{Kind: DeadLetter, Rejection: failure.Rejection, Alone: fate.Alone}
 	default:

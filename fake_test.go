@@ -311,6 +311,9 @@ func (k *fakeKafka) apply(plan *Plan) {
 			k.append(plan.Lane, r)
 			continue
 		}
+		if item.Fate.Kind == Leave {
+			continue
+		}
 		if item.Fate.Kind == Carry {
 			r := item.Record
 			r.TimestampMs = time.Now().UnixMilli()

@@ -239,6 +239,11 @@ func (c *laneCore) planWaits() bool { return c.plan != nil }
 // decided says that Kafka has taken the plan.
 func (c *laneCore) decided() {
 	c.committed = c.plan.Commit
+	for i := range c.plan.Items {
+		if item := &c.plan.Items[i]; item.Fate.Kind == Leave {
+			delete(c.copies, item.Position()) // no copy of it is under way
+		}
+	}
 	c.plan = nil
 }
 

@@ -355,6 +355,43 @@ func TestCarryingKeepsTheIngressSmall(t *testing.T) {
 	})
 }
 
+func TestWhatCannotBeCarriedHoldsNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		refused := 0
+		k.fate = func(plans []*Plan) (bool, Result) {
+			res := Result{Outcome: Committed}
+			for i, item := range plans[0].Items {
+				if item.Fate.Kind == Carry {
+					res.Outcome, refused = Aborted, refused+1
+					res.Failures = append(res.Failures, Failure{Item: i, Kind: Refused, Rejection: &Rejection{Code: "target-unauthorized"}})
+				}
+			}
+			return res.Outcome == Committed, res
+		}
+		r := start(t, k, newFakeLog(), func(o *Options) {
+			o.Upkeep = func(string) Upkeep { return Upkeep{Carry: true} }
+			o.Limits.DeadOffsets = 10
+		})
+		k.produce(laneA, "long", dueAt(time.Now().Add(time.Hour)))
+		for i := range 100 {
+			k.produce(laneA, "short")
+			time.Sleep(time.Second)
+			if seen := len(k.deliveries()); seen != i+1 {
+				t.Fatalf("%d delivered after %d", seen, i+1)
+			}
+		}
+		if refused == 0 {
+			t.Fatal("nothing was carried, so nothing was refused")
+		}
+		time.Sleep(time.Hour)
+		if seen := len(k.deliveries()); seen != 101 {
+			t.Errorf("%d delivered, want 101", seen)
+		}
+		r.end(t)
+	})
+}
+
 func TestRetentionMayBeShorterThanDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeKafka(laneA)

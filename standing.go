@@ -33,7 +33,7 @@ func (s *Scheduler) standing(name Lane, stored storedCommit, facts LaneFacts, lo
 	switch {
 	case errors.Is(err, ErrForeignCommit):
 		if !s.policy.ClearForeign {
-			return Commit{}, stopf("lane %s: the group's committed offset %d was not written by Bide (%v): set ingress.on-foreign-commit to clear to start there and forget what waits, or restore the commit", name, c.Next, err)
+			return Commit{}, stopf("lane %s: the group's committed offset %d was not written by Bide (%v): set on-foreign-commit to clear to start there and forget what waits, or restore the commit", name, c.Next, err)
 		}
 		s.logger.Warn("starting at a committed offset that Bide did not write", zap.Stringer("lane", name), zap.Int64("offset", c.Next))
 		next := min(max(c.Next, facts.Start), facts.End)
@@ -71,7 +71,7 @@ func (s *Scheduler) uncommitted(name Lane, facts LaneFacts, local LaneState) (Co
 	if beyond || empty || young || s.policy.StartEarliest {
 		return fresh(facts.Start, facts), nil
 	}
-	return Commit{}, stopf("lane %s: it has records from %s on but the group has no commit for it, which may have expired, so that it cannot be told which were delivered: set ingress.start to earliest to deliver all of them, or commit an offset and set ingress.on-foreign-commit to clear",
+	return Commit{}, stopf("lane %s: it has records from %s on but the group has no commit for it, which may have expired, so that it cannot be told which were delivered: set start to earliest to deliver all of them, or commit an offset and set on-foreign-commit to clear",
 		name, facts.First.UTC().Format(time.RFC3339))
 }
 
@@ -83,7 +83,7 @@ func (s *Scheduler) replaced(name Lane, c Commit, facts LaneFacts, waiting int64
 		what = fmt.Sprintf("ends at offset %d, before the committed offset %d", facts.End, c.Next)
 	}
 	if (waiting > 0 || c.Low < c.Next) && !s.policy.DiscardRecreated {
-		return Commit{}, stopf("lane %s: its ingress %s, and up to %d messages may still wait (%d in the log of this instance, the only copy): set ingress.on-recreated to discard to drop them and start anew",
+		return Commit{}, stopf("lane %s: its ingress %s, and up to %d messages may still wait (%d in the log of this instance, the only copy): set on-recreated to discard to drop them and start anew",
 			name, what, c.Next-c.Low, waiting)
 	}
 	s.logger.Warn("starting a lane anew, for its ingress "+what, zap.Stringer("lane", name), zap.Int64("discarded", waiting))

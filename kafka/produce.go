@@ -84,6 +84,10 @@ func (c *Cluster) produceItems(ctx context.Context, client *kgo.Client, plans []
 	for _, p := range plans {
 		for k := range p.Items {
 			it := &p.Items[k]
+			if it.Fate.Kind == bide.Leave {
+				i++
+				continue
+			}
 			rec := c.recordOf(p.Lane, it, nowMs)
 			run.mu.topic[i], run.mu.size[i] = rec.Topic, recordBytes(rec)
 			if it.Fate.Alone && !run.wait(ctx, limit.C) {

@@ -40,11 +40,13 @@ type TopicOptions struct {
 }
 
 // IngressTopic is an ingress. MaxDelay is the longest delay that it accepts, 0 means no bound;
-// Partitions is how many it gets where it is new, 0 means those of [TopicOptions].
+// Partitions is how many it gets where it is new, 0 means those of [TopicOptions]; Carried says that what
+// waits longer than the topic's retention is carried forward.
 type IngressTopic struct {
 	Name       string
 	MaxDelay   time.Duration
 	Partitions int32
+	Carried    bool
 }
 
 // Topics is what the topics look like.
@@ -64,6 +66,8 @@ type TopicFacts struct {
 	Replicas int
 	// MaxMessageBytes bounds a batch of records as the broker stores it; 0 where it cannot be read.
 	MaxMessageBytes int32
+	// Retention is the topic's retention.ms; 0 where it has none, or where it cannot be read.
+	Retention time.Duration
 	// Created says that this call made the topic.
 	Created bool
 }
@@ -181,6 +185,7 @@ type topicPlan struct {
 	replicas   int16
 	settings   []topicSetting // of a new topic
 	maxDelay   time.Duration
+	carried    bool
 	minBytes   int32 // what max.message.bytes must reach; 0: anything
 }
 
@@ -196,7 +201,7 @@ func (o *TopicOptions) ingressPlan(in IngressTopic) topicPlan {
 			{retentionBytes, "-1"},
 			{timestampType, "LogAppendTime"},
 		},
-		maxDelay: in.MaxDelay,
+		maxDelay: in.MaxDelay, carried: in.Carried,
 	}
 }
 

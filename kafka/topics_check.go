@@ -52,6 +52,10 @@ func (t *settledTopic) judge() (found []TopicFinding, faults []error) {
 	return t.findings, faults
 }
 
+// leastCarriedRetention is the shortest retention that carrying is at ease with: messages are carried
+// when their records have half of it behind them, and an outage must not last longer than the other half.
+const leastCarriedRetention = 2 * time.Hour
+
 // judgeRetention looks for what would delete messages before they are due.
 func (t *settledTopic) judgeRetention() {
 	if size := t.settings[retentionBytes]; size != "" && size != "-1" {
@@ -64,6 +68,9 @@ func (t *settledTopic) judgeRetention() {
 		return
 	}
 	retention := durationOfMs(ms)
+	if t.plan.carried && retention >= leastCarriedRetention {
+		return // what waits longer is carried forward
+	}
 	fix := t.commands.alter(t.plan.name, retentionMs, "-1")
 	switch {
 	case t.plan.maxDelay == 0:

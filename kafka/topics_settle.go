@@ -246,4 +246,7 @@ func (t *settledTopic) read(configs []kmsg.DescribeConfigsResponseResourceConfig
 	if n, err := strconv.ParseInt(t.settings[maxMessageBytes], 10, 32); err == nil {
 		t.facts.MaxMessageBytes = int32(n)
 	}
+	if ms, err := strconv.ParseInt(t.settings[retentionMs], 10, 64); err == nil && ms >= 0 {
+		t.facts.Retention = durationOfMs(ms)
+	}
 }

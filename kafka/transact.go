@@ -48,7 +48,7 @@ func (c *Cluster) Transact(ctx context.Context, m bide.Membership, plans []*bide
 		results = aborted(plans, err)
 	case c.opt.Mode == AtLeastOnce:
 		results = c.produceThenCommit(ctx, m, plans)
-	case countItems(plans) == 0:
+	case !produces(plans):
 		results = c.commits.transact(ctx, m, plans)
 	default:
 		results = c.transactItems(ctx, m, plans)
@@ -263,6 +263,18 @@ func (c *Cluster) graceful(ctx context.Context, d time.Duration) (context.Contex
 		atClose()
 		cancel()
 	}
+}
+
+// produces reports whether there is a record to produce.
+func produces(plans []*bide.Plan) bool {
+	for _, p := range plans {
+		for i := range p.Items {
+			if p.Items[i].Fate.Kind != bide.Leave {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func countItems(plans []*bide.Plan) (n int) {

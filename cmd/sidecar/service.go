@@ -154,7 +154,7 @@ func (s *service) work(ctx context.Context) (err error) {
 		return err
 	}
 	defer cluster.Close()
-	scheduler, err := bide.New(s.schedulerOptions(instance, cluster, log, contract))
+	scheduler, err := bide.New(s.schedulerOptions(instance, cluster, log, contract, topics.upkeep))
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (s *service) clusterOptions(instance string, contract *kafka.Contract) kafk
 	}
 }
 
-func (s *service) schedulerOptions(instance string, cluster bide.Cluster, log bide.Log, contract bide.Contract) bide.Options {
+func (s *service) schedulerOptions(instance string, cluster bide.Cluster, log bide.Log, contract bide.Contract, upkeep func(string) bide.Upkeep) bide.Options {
 	c := &s.conf
 	return bide.Options{
 		Cluster: cluster, Log: log, Contract: contract, Instance: instance,
@@ -193,7 +193,9 @@ func (s *service) schedulerOptions(instance string, cluster bide.Cluster, log bi
 			Transactions: c.Transactions, TransactionEvery: c.Limits.TransactionEvery,
 			CommitEvery: c.Limits.CommitEvery, CommitOffsets: int64(c.Limits.CommitOffsets),
 			LagPause: c.Limits.LagPause, FreeBytes: uint64(c.DataReserve), Drain: c.Limits.Drain,
+			UpkeepEvery: c.Limits.UpkeepEvery, DeadOffsets: int64(c.Limits.DeadOffsets),
 		},
+		Upkeep: upkeep,
 		Policy: bide.Policy{
 			StartEarliest: c.Start == "earliest", ClearForeign: c.OnForeignCommit == "clear", DiscardRecreated: c.OnRecreated == "discard",
 		},

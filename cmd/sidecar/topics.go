@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
 
+	"github.com/bide-mq/bide"
 	"github.com/bide-mq/bide/cmd/sidecar/internal/config"
 	"github.com/bide-mq/bide/kafka"
 )
@@ -31,7 +33,7 @@ type topicKeeper struct {
 	client *kgo.Client
 	conf   *config.Config
 	log    *zap.Logger
-	known  kafka.Topics
+	known  atomic.Pointer[kafka.Topics]
 }
 
 func newTopicKeeper(conf *config.Config, log *zap.Logger) (*topicKeeper, error) {
@@ -43,7 +45,9 @@ func newTopicKeeper(conf *config.Config, log *zap.Logger) (*topicKeeper, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &topicKeeper{client: client, conf: conf, log: log}, nil
+	k := &topicKeeper{client: client, conf: conf, log: log}
+	k.known.Store(&kafka.Topics{})
+	return k, nil
 }
 
 func (k *topicKeeper) close() { k.client.Close() }
@@ -75,38 +79,39 @@ func (k *topicKeeper) settle(ctx context.Context, enter func(phase string)) erro
 func (k *topicKeeper) ensure(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, topicAttempt)
 	defer cancel()
-	// Topics with a number of partitions of their own are made first; the call for all then finds them.
-	if k.conf.Topics.Create {
-		for _, in := range k.conf.Ingress {
-			if in.Partitions == 0 {
-				continue
-			}
-			o := k.options(in)
-			o.Partitions, o.DeadLetter = in.Partitions, ""
-			made, err := kafka.EnsureTopics(ctx, k.client, o)
-			if err != nil {
-				return err
-			}
-			made.Findings = nil
-			made.Log(k.log, kafka.Topics{})
-		}
-	}
-	found, err := kafka.EnsureTopics(ctx, k.client, k.options(k.conf.Ingress...))
+	found, err := kafka.EnsureTopics(ctx, k.client, k.options())
 	if err != nil {
 		return err
 	}
-	found.Log(k.log, k.known)
-	k.known = found
+	k.learn(found)
 	return nil
 }
 
-func (k *topicKeeper) options(ingress ...config.Ingress) kafka.TopicOptions {
+// learn logs what is new about the topics, and keeps it.
+func (k *topicKeeper) learn(found kafka.Topics) {
+	found.Log(k.log, *k.known.Load())
+	k.known.Store(&found)
+}
+
+func (k *topicKeeper) options() kafka.TopicOptions {
 	o := k.conf.Topics
 	o.DeadLetter, o.Bootstrap = k.conf.DeadLetterTopic, k.conf.Connection.Brokers
-	for _, in := range ingress {
-		o.Ingress = append(o.Ingress, kafka.IngressTopic{Name: in.Topic, MaxDelay: in.MaxDelay})
+	for _, in := range k.conf.Ingress {
+		o.Ingress = append(o.Ingress, kafka.IngressTopic{
+			Name: in.Topic, MaxDelay: in.MaxDelay, Partitions: in.Partitions, Carried: in.Carried(),
+		})
 	}
 	return o
+}
+
+// upkeep says how a topic is kept small, by the configuration and the topic's retention as last seen.
+func (k *topicKeeper) upkeep(topic string) bide.Upkeep {
+	for i := range k.conf.Ingress {
+		if in := &k.conf.Ingress[i]; in.Topic == topic {
+			return bide.Upkeep{Trim: in.Trim, Carry: in.Carried(), Retention: k.known.Load().Ingress[topic].Retention}
+		}
+	}
+	return bide.Upkeep{}
 }
 
 // watch looks at the topics now and then until ctx is done: whoever changes retention learns what it
@@ -121,14 +126,13 @@ func (k *topicKeeper) watch(ctx context.Context) error {
 		case <-tick.C:
 		}
 		attempt, cancel := context.WithTimeout(ctx, topicAttempt)
-		o := k.options(k.conf.Ingress...)
+		o := k.options()
 		o.Create = false
 		found, err := kafka.EnsureTopics(attempt, k.client, o)
 		cancel()
 		switch {
 		case err == nil:
-			found.Log(k.log, k.known)
-			k.known = found
+			k.learn(found)
 		case errors.Is(err, kafka.ErrTopicUnfit):
 			k.log.Error("topic unfit", zap.Error(err))
 		default:

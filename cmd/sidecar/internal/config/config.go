@@ -87,6 +87,11 @@ type Ingress struct {
 	Delay time.Duration `koanf:"delay"`
 	// MaxDelay is the longest delay that is accepted; 0: no bound but the year 9999.
 	MaxDelay time.Duration `koanf:"max-delay"`
+	// Trim deletes records below which every message is settled.
+	Trim bool `koanf:"trim"`
+	// Carry is auto or off: whether waiting messages are copied to the end of their lane where they pin
+	// too many dead records, or where retention comes near. Empty is auto.
+	Carry string `koanf:"carry"`
 	// Partitions is how many the topic gets when it is created; 0: topics.partitions.
 	Partitions int32 `koanf:"partitions"`
 }
@@ -114,6 +119,8 @@ type Limits struct {
 	CommitEvery      time.Duration `koanf:"commit-every"`
 	CommitOffsets    int           `koanf:"commit-offsets"`
 	LagPause         time.Duration `koanf:"lag-pause"`
+	UpkeepEvery      time.Duration `koanf:"upkeep-every"`
+	DeadOffsets      int           `koanf:"dead-offsets"`
 	Drain            time.Duration `koanf:"drain"`
 }
 
@@ -146,7 +153,7 @@ func Default() Config {
 		Limits: Limits{
 			FetchBytes: 32 << 20, PollRecords: 5000, PlanMessages: 5000, PlanBytes: 4 << 20,
 			TransactionEvery: 5 * time.Millisecond, CommitEvery: time.Second, CommitOffsets: 50_000,
-			LagPause: 10 * time.Second, Drain: 4 * time.Second,
+			LagPause: 10 * time.Second, UpkeepEvery: 10 * time.Second, DeadOffsets: 65_536, Drain: 4 * time.Second,
 		},
 		Topics: kafka.TopicOptions{
 			Create: true, Partitions: -1, DeadLetterPartitions: -1, ReplicationFactor: -1, DeadLetterRetention: 90 * 24 * time.Hour,
@@ -157,6 +164,9 @@ func Default() Config {
 		WatchdogLimit:   30 * time.Second,
 	}
 }
+
+// Carried reports whether waiting messages of the topic are carried forward.
+func (in *Ingress) Carried() bool { return in.Carry != "off" }
 
 // Contract returns the message contract that the topics' settings make.
 func (c *Config) Contract() (*kafka.Contract, error) {

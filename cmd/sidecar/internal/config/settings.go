@@ -138,6 +138,8 @@ var settings = []Setting{
 	{Key: "limits.commit-every", Doc: "longest time that accepted offsets stay uncommitted while nothing is delivered"},
 	{Key: "limits.commit-offsets", Doc: "the same as a number of offsets"},
 	{Key: "limits.lag-pause", Doc: "a lane that is late by more than this is not read until it has caught up"},
+	{Key: "limits.upkeep-every", Doc: "how often lanes are looked at for what may be trimmed or carried"},
+	{Key: "limits.dead-offsets", Doc: "settled records that an ingress partition may hold beyond as many as wait, before messages are carried forward"},
 	{Key: "limits.drain", Doc: "how long a stop waits for transactions in flight"},
 	{Key: "topics.create", Doc: "create the ingress and dead-letter topics where they are missing"},
 	{Key: "topics.partitions", Doc: "partitions of a created ingress; -1: the brokers' default"},
@@ -155,5 +157,7 @@ var ingressSettings = []Setting{
 	{Key: "target", Doc: "target of messages that name none; empty: they must name one"},
 	{Key: "delay", Doc: "delay of messages that ask for none"},
 	{Key: "max-delay", Doc: "longest delay that is accepted; 0s: up to the year 9999"},
+	{Key: "trim", Doc: "true: delete records of the topic below which every message is settled; needs the right Delete"},
+	{Key: "carry", Doc: "auto: copy waiting messages to the end of their partition where they pin too many settled records, or where retention comes near; off: never"},
 	{Key: "partitions", Doc: "when the topic is created; 0: topics.partitions"},
 }

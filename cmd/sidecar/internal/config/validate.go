@@ -104,6 +104,9 @@ func (c *Config) judgeTopics(j *judge) {
 		if slices.ContainsFunc(c.Ingress[:i], func(o Ingress) bool { return o.Topic == in.Topic }) {
 			j.add(key("topic"), "%q is in the list already", in.Topic)
 		}
+		if !slices.Contains([]string{"", "auto", "off"}, in.Carry) {
+			j.add(key("carry"), "%q is neither auto nor off", in.Carry)
+		}
 		if in.Target != "" {
 			j.topic(key("target"), in.Target)
 			if seen[in.Target] {
