@@ -33,6 +33,7 @@ type ledger struct {
 		acked, seen                  int
 		early, duplicates, disorders int
 		dead, strange                []string
+		refused                      []error
 		late                         []time.Duration
 		last                         map[lanePair]place
 		firstSeen                    time.Time
@@ -152,7 +153,7 @@ type batch struct {
 func (l *ledger) send(ctx context.Context, b batch) {
 	l.t.Helper()
 	cl := l.cluster.client(l.t, kgo.ProducerLinger(time.Millisecond), kgo.MaxBufferedRecords(50_000),
-		kgo.ProducerBatchMaxBytes(8<<20), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
 	defer cl.Close()
 	if b.size == 0 {
 		b.size = 64
@@ -169,6 +170,11 @@ func (l *ledger) send(ctx context.Context, b batch) {
 	}
 	if err := cl.Flush(context.WithoutCancel(ctx)); err != nil {
 		l.t.Errorf("flush the producer: %v", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.mu.refused); n > 0 {
+		l.t.Errorf("the brokers refused %d messages, the first with: %v", n, l.mu.refused[0]) // nothing can be said of them
 	}
 }
 
@@ -194,12 +200,12 @@ func (l *ledger) produce(cl *kgo.Client, i int, b batch) {
 	}
 	r.Headers = []kgo.RecordHeader{{Key: idHeader, Value: r.Key}, form, {Key: "delay-to", Value: []byte(l.topics.target)}}
 	cl.Produce(context.Background(), r, func(_ *kgo.Record, err error) {
-		if err != nil {
-			l.t.Errorf("produce message %d: %v", id, err) // without an ack nothing can be said of it
-			return
-		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		if err != nil {
+			l.mu.refused = append(l.mu.refused, err)
+			return
+		}
 		l.mu.sent[id].acked = true
 		l.mu.acked++
 	})
