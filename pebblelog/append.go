@@ -75,8 +75,8 @@ type laneAddition struct {
 // added is one message to be appended.
 type added struct {
 	bide.Position
-	lane int // its index in addition.lanes
-	m    *bide.Message
+	lane, seq int32 // its lane's index in addition.lanes; its place among what was given
+	m         *bide.Message
 }
 
 // gather sorts what the entries add by key. Pebble takes sorted keys faster, and of a position given
@@ -133,19 +133,22 @@ func (a *addition) add(lane int, m *bide.Message) error {
 	if a.bytes > maxAppendBytes {
 		return fmt.Errorf("more than %d bytes at once", maxAppendBytes)
 	}
-	a.messages = append(a.messages, added{Position: p, lane: lane, m: m})
+	a.messages = append(a.messages, added{Position: p, lane: int32(lane), seq: int32(len(a.messages)), m: m})
 	return nil
 }
 
 func (a *addition) sort() {
-	slices.SortStableFunc(a.messages, func(x, y added) int {
+	slices.SortFunc(a.messages, func(x, y added) int {
 		if c := cmp.Compare(x.lane, y.lane); c != 0 {
 			return c
 		}
 		if c := x.Position.Compare(y.Position); c != 0 {
 			return c
 		}
-		return cmp.Compare(heldAt(x.m), heldAt(y.m))
+		if c := cmp.Compare(heldAt(x.m), heldAt(y.m)); c != 0 {
+			return c
+		}
+		return cmp.Compare(x.seq, y.seq)
 	})
 	kept := a.messages[:0]
 	for i, x := range a.messages {
@@ -267,7 +270,7 @@ func (la *laneAddition) look(b *pebble.Batch, x *added) (at int64, err error) {
 	switch {
 	case err != nil:
 		err = unreadable(x.Position, err)
-	case old.ID != "" && old.ID != x.m.ID:
+	case old.ID != "" && old.ID != x.m.ID && old.At <= heldAt(x.m):
 		err = b.Delete(idKey(nil, n.number, old.ID, x.Position), nil)
 	}
 	return old.At, errors.Join(err, closer.Close())

@@ -21,35 +21,33 @@ type arena struct {
 	piece   []byte
 	headers []bide.Header
 	size    int
-	m       bide.Message
 }
 
-// message returns the message at which the iterator stands, good until the next call; nil if it takes
+// message reads the message at which the iterator stands into m, which is empty; ok is false, and m still empty, if it takes
 // more than room bytes, unless it must be taken.
-func (a *arena) message(it *pebble.Iterator, room int, must bool) (*bide.Message, error) {
+func (a *arena) message(m *bide.Message, it *pebble.Iterator, room int, must bool) (ok bool, err error) {
 	p, err := messagePosition(it.Key())
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	stored, err := it.ValueAndErr()
 	if err != nil {
-		return nil, corrupt(err)
+		return false, corrupt(err)
 	}
 	if !must {
 		fits, err := fits(stored, p, room)
 		if err != nil {
-			return nil, unreadable(p, err)
+			return false, unreadable(p, err)
 		}
 		if !fits {
-			return nil, nil
+			return false, nil
 		}
 	}
-	a.m = bide.Message{}
-	a.headers, err = decodeMessage(&a.m, p, a.copy(stored), a.headers)
+	a.headers, err = decodeMessage(m, p, a.copy(stored), a.headers)
 	if err != nil {
-		return nil, unreadable(p, err)
+		return false, unreadable(p, err)
 	}
-	return &a.m, nil
+	return true, nil
 }
 
 // fits reports whether a stored message takes at most room bytes. It looks closer only where the

@@ -57,6 +57,9 @@ func (c *counts) write(b *pebble.Batch, lane uint32, sign int64) error {
 	var key [countKeyLen]byte
 	var value [binary.MaxVarintLen64]byte
 	for blk, n := range c.byBlock {
+		if n == 0 {
+			continue
+		}
 		if err := b.Merge(countKey(key[:0], lane, blk), appendCount(value[:0], sign*n), nil); err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ const formatMagic = "bide"
 // in the write-ahead log, which tell a torn end from a damaged middle.
 const storeFormat = pebble.FormatTableFormatV6
 
-// Options say how a log is opened. The zero value is good for a sidecar: about 64 MiB of memory
+// Options say how a log is opened. The zero value is good for a sidecar: about 40 MiB of memory
 // at most, however many messages wait.
 type Options struct {
 	// FS is the file system; nil is the disk.
@@ -44,7 +44,7 @@ type Options struct {
 	// CacheBytes bounds the cache of blocks read; 0 means 8 MiB. Messages are read once, in order, so a larger
 	// one gains little.
 	CacheBytes int64
-	// MemtableBytes is the size at which what was appended is written out in order; 0 means 16 MiB.
+	// MemtableBytes is the size at which what was appended is written out in order; 0 means 8 MiB.
 	// Up to three of them are in memory.
 	MemtableBytes int64
 	// Logger gets events; nil drops them.
@@ -62,7 +62,7 @@ type Options struct {
 
 const (
 	defaultCacheBytes    = 8 << 20
-	defaultMemtableBytes = 16 << 20
+	defaultMemtableBytes = 8 << 20
 	defaultReclaimAfter  = time.Minute
 	// memtables is how many may be in memory: one written to, one written out, and one so that the two
 	// need not wait for each other.

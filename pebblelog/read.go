@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -51,18 +52,19 @@ func scan(it *pebble.Iterator, budget bide.Budget) (msgs []bide.Message, more bo
 		if len(msgs) > 0 && len(msgs) >= budget.Messages {
 			return msgs, true, nil
 		}
-		m, err := a.message(it, budget.Bytes-bytes, len(msgs) == 0)
+		if len(msgs) == cap(msgs) {
+			msgs = slices.Grow(msgs, min(max(budget.Messages, 1), max(2*len(msgs), 64))-len(msgs))
+		}
+		msgs = msgs[:len(msgs)+1]
+		m := &msgs[len(msgs)-1]
+		ok, err := a.message(m, it, budget.Bytes-bytes, len(msgs) == 1)
 		if err != nil {
 			return nil, false, err
 		}
-		if m == nil {
-			return msgs, true, nil
-		}
-		if msgs == nil {
-			msgs = make([]bide.Message, 0, min(max(budget.Messages, 1), 256))
+		if !ok {
+			return msgs[:len(msgs)-1], true, nil
 		}
 		bytes += m.Bytes()
-		msgs = append(msgs, *m)
 	}
 	return msgs, false, nil
 }
