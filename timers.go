@@ -78,8 +78,9 @@ func (t *timers) add(ms int64, v timer) wheel.ID {
 }
 
 // after starts a timer by the wheel's own clock, whatever the wall clock does.
-func (t *timers) after(ms int64, v timer) {
-	_, _ = t.wheel.Add(t.wheel.Now()+time.Duration(min(ms, horizonMs))*time.Millisecond, v)
+func (t *timers) after(ms int64, v timer) wheel.ID {
+	id, _ := t.wheel.Add(t.wheel.Now()+time.Duration(min(ms, horizonMs))*time.Millisecond, v)
+	return id
 }
 
 // horizon is what the wheel knows of one lane.
@@ -185,6 +186,9 @@ func (s *Scheduler) runWheel(ctx context.Context) error {
 func (s *Scheduler) fire(l *lane, t timer, nowMs int64) {
 	switch {
 	case l.state != laneDelivering && !l.core.planWaits():
+	case t.kind == edge && l.near.edgeMs > nowMs:
+		// As below. The stretch would not be longer than what is loaded, and the edge be set at once again.
+		l.near.edge = s.timers.after(l.near.edgeMs-nowMs, t)
 	case t.kind == edge:
 		l.near.edgeMs = 0
 		s.loadStretch(l)
