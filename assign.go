@@ -359,5 +359,6 @@ func (s *Scheduler) beginDelivering(l *lane) {
 	l.state = laneDelivering
 	s.logger.Info("lane delivering", zap.Stringer("lane", l.name), zap.Int64("read", l.core.read), zap.Int64("waiting", l.log.Waiting()))
 	s.loadHorizon(l)
+	s.commitLater(l)
 	s.markLocked(l)
 }

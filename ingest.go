@@ -96,6 +96,7 @@ func (s *Scheduler) accept(l *lane, b *Batch) (arrival, bool) {
 	}
 	l.core.passed(b.Seen)
 	if len(b.Records) == 0 {
+		s.commitLater(l)
 		return arrival{}, false
 	}
 	if l.state == laneDelivering {
@@ -146,10 +147,7 @@ func (s *Scheduler) stored(a *arrival) {
 	if ripe {
 		s.markLocked(l)
 	}
-	if l.commitAt == 0 && l.core.uncommitted() > 0 {
-		l.commitAt = nowMs + s.limits.CommitEvery.Milliseconds()
-		s.look(l, l.commitAt)
-	}
+	s.commitLater(l)
 	if l.carrying && l.core.settledDown() && !l.core.planWaits() {
 		l.carrying = false
 		s.chores.push(l)
@@ -165,6 +163,14 @@ func (s *Scheduler) tellProgress(l *lane, nowMs int64) {
 	l.toldAt = nowMs
 	s.logger.Info("lane "+l.state.String(), zap.Stringer("lane", l.name), zap.Int64("read", l.core.read),
 		zap.Int64("gate", l.core.gate), zap.Int64("left", l.core.gate-l.core.read), zap.Int64("waiting", l.log.Waiting()))
+}
+
+// commitLater asks for a commit without deliveries, where there is something to commit. l.mu is held.
+func (s *Scheduler) commitLater(l *lane) {
+	if l.state == laneDelivering && l.commitAt == 0 && (l.core.uncommitted() > 0 || l.core.lags()) {
+		l.commitAt = s.nowMs() + s.limits.CommitEvery.Milliseconds()
+		s.look(l, l.commitAt)
+	}
 }
 
 // pauseLocked pauses or resumes the reading of a lane, as its debts, its lateness and the disk ask

@@ -38,6 +38,8 @@ type laneCore struct {
 	// the lane's end when it was assigned, a copy that an earlier owner carried may still be unread:
 	// nothing is carried, and low stands still.
 	seen, end int64
+	// held says that low may be behind the truth: it stood still in the last plan, or with an earlier owner.
+	held bool
 	// toCarry are messages that the next plan shall copy to the lane's end. copies are those of which a
 	// copy is under way: low stands still until all are read back, and none is copied twice.
 	toCarry []Message
@@ -62,7 +64,7 @@ type flight struct {
 func loadCore(c Commit, from, checkpoint, end int64) laneCore {
 	return laneCore{
 		committed: c, planned: c.Cursor, read: from, gate: max(c.Next, checkpoint),
-		seen: from, end: end, copies: make(map[Position]struct{}),
+		seen: from, end: end, held: c.Low < c.Next, copies: make(map[Position]struct{}),
 	}
 }
 
@@ -144,6 +146,9 @@ func (c *laneCore) passed(offset int64) { c.seen = max(c.seen, offset) }
 // settledDown reports whether no copy is unread: low may move, and messages may be carried.
 func (c *laneCore) settledDown() bool { return c.seen >= c.end && len(c.copies) == 0 }
 
+// lags reports whether a commit may move low, though nothing else has changed.
+func (c *laneCore) lags() bool { return c.held && c.settledDown() }
+
 // skip moves read to the ingress's first offset, where records below it are gone.
 func (c *laneCore) skip(start int64) {
 	c.read = max(c.read, start)
@@ -184,12 +189,12 @@ func (c *laneCore) uncommitted() int64 { return c.read - c.committed.Next }
 // settled. It returns nil where there would be nothing to commit. The plan stands until decided.
 func (c *laneCore) propose(lane Lane, msgs []Message, more bool, low int64, w Writer) *flight {
 	next := max(c.read, c.committed.Next)
-	if len(msgs) == 0 && len(c.owed) == 0 && len(c.toCarry) == 0 && next == c.committed.Next {
+	if len(msgs) == 0 && len(c.owed) == 0 && len(c.toCarry) == 0 && next == c.committed.Next && !c.lags() {
 		return nil
 	}
 	commit := c.committed
 	commit.Next, commit.Writer = next, w
-	if c.settledDown() {
+	if c.held = !c.settledDown(); !c.held {
 		commit.Low = max(c.committed.Low, min(low, next))
 	}
 	commit.Cursor = c.planned
