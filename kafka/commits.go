@@ -167,6 +167,10 @@ func (c *Cluster) fenceLastOwner(ctx context.Context, lane bide.Lane) {
 
 // encoded is a plan's commit as it is sent.
 func (c *Cluster) encoded(p *bide.Plan) (string, error) {
+	if p.Commit.TopicID == ([16]byte{}) {
+		// Newer requests name topics by id alone, and a commit for the zero one goes nowhere.
+		return "", fmt.Errorf("lane %s: the commit names no topic id", p.Lane)
+	}
 	meta, err := encodeCommit(p.Commit, c.prefix)
 	if err != nil {
 		return "", fmt.Errorf("lane %s: %w", p.Lane, err)

@@ -48,7 +48,7 @@ func TestRandomFaultsLoseAndDoubleNothing(t *testing.T) {
 		t.Logf("-soak.seed=%d", *soakSeed)
 		w := new(wire)
 		p := b.start("one", w.options)
-		m := p.await(4)
+		p.await(4)
 		randomFaults(w, *soakSeed, 40)
 		var mu sync.Mutex
 		var want []string
@@ -73,11 +73,19 @@ func TestRandomFaultsLoseAndDoubleNothing(t *testing.T) {
 					}
 					plan := planFor(b.lane(n), before, value)
 					for done := false; !done; {
+						p.mu.Lock()
+						m := p.membership // renewed where a broker was away for long
+						p.mu.Unlock()
 						r := p.Transact(t.Context(), m, []*bide.Plan{plan})[0]
 						mu.Lock()
 						outcomes[outcomeWord(r.Outcome)]++
 						mu.Unlock()
 						switch r.Outcome {
+						case bide.Aborted:
+							for _, f := range r.Failures {
+								t.Logf("lane %d, plan %d: %s: %v", n, i, failureWord(f.Kind), f.Rejection)
+							}
+							time.Sleep(10 * time.Millisecond)
 						case bide.Committed:
 							done = true
 						case bide.Taken:
