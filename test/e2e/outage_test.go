@@ -87,3 +87,34 @@ func brokerOutage(t *testing.T, c *cluster, sig syscall.Signal, length time.Dura
 		t.Error("messages of one lane came in another order than that of their dues")
 	}
 }
+
+// The broker restarts in an orderly way, again and again, in the midst of deliveries. A broker that
+// stops right after it has said "committed" may never write the commit's markers (KAFKA-20734): then
+// the coordinator calls the transaction complete, and the group's offsets and the target stand still
+// until somebody mends it.
+//
+//	go test ./test/e2e -run TestBrokerRestartsStallNoLane -e2e.long -v
+func TestBrokerRestartsStallNoLane(t *testing.T) {
+	needLong(t)
+	t.Parallel()
+	c := ownBroker(t, newest)
+	ts := c.makeTopics(t, topicSpec{lanes: 1, targets: 1})
+	l, random := newLedger(t, c, ts), rng(t)
+	p := c.settings(t, ts).startReady(t)
+	for restart := range 5 {
+		soon := time.Now().Add(time.Second)
+		l.send(t.Context(), batch{n: 4000, due: func(int) time.Time { return soon.Add(time.Duration(random.Int64N(int64(6 * time.Second)))) }})
+		l.awaitAccepted(p, 30*time.Second)
+		time.Sleep(time.Until(soon.Add(time.Second)))
+		if err := c.broker.Stop(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.broker.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		back := time.Now()
+		t.Logf("restart %d: delivery resumed %s after the broker answered", restart, l.firstAfter(back, 60*time.Second).Sub(back).Round(time.Millisecond))
+		l.awaitAll()
+	}
+	l.mustBeExact()
+}
