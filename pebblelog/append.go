@@ -209,7 +209,7 @@ func (a *addition) fill(b *pebble.Batch) error {
 		at := heldAt(x.m)
 		switch {
 		case err != nil:
-			return err
+			return la.lane.fail("look up a message of", err)
 		case old > at:
 			// A later copy is there, and may not be synced: a note in the write-ahead log has it synced.
 			if err := b.LogData([]byte{messageVersion}, nil); err != nil {

@@ -117,11 +117,15 @@ func TestAFailedSyncEndsTheLogAndHoldsNobodyUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	var done sync.WaitGroup
-	for lane := range int32(8) {
-		n := openLane(t, l, bide.Lane{Topic: "orders", Partition: lane})
+	var lanes []*Lane
+	for p := range int32(8) {
+		lanes = append(lanes, openLane(t, l, bide.Lane{Topic: "orders", Partition: p}))
+	}
+	for _, n := range lanes {
 		done.Go(func() {
 			for i := int64(0); ; i++ {
-				err := l.Append(context.Background(), []bide.Append{{Lane: n, Messages: []bide.Message{msg(i, i)}, Checkpoint: i + 1}}, bide.Durability(i%2))
+				entries := []bide.Append{{Lane: n, Messages: []bide.Message{msg(i, i)}, Checkpoint: i + 1}}
+				err := l.Append(context.Background(), entries, bide.Durability(i%2))
 				if i == 50 {
 					broken.Store(true)
 				}
@@ -139,7 +143,7 @@ func TestAFailedSyncEndsTheLogAndHoldsNobodyUp(t *testing.T) {
 	if err := l.Err(); !errors.Is(err, ErrFailed) {
 		t.Errorf("err: %v", err)
 	}
-	n := l.mu.lanes[bide.Lane{Topic: "orders"}]
+	n := lanes[0]
 	if err := n.Settle(bide.Commit{}, nil); !errors.Is(err, ErrFailed) {
 		t.Errorf("settle: %v", err)
 	}

@@ -37,8 +37,11 @@ type Lane struct {
 		sync.Mutex
 		// damage says why the lane cannot be read until it is reset.
 		damage error
-		state  bide.LaneState
-		top    int64 // as in mark
+		// corrupt says that something read was: a reset then takes the tables' parts out, which no compaction
+		// could rewrite.
+		corrupt bool
+		state   bide.LaneState
+		top     int64 // as in mark
 		// floor is a position: no message at or below it is in the log, so that no read has to begin there.
 		floor bide.Position
 	}
@@ -77,6 +80,7 @@ func (l *Log) openLane(name bide.Lane) (*Lane, error) {
 	err = n.load()
 	if errors.Is(err, bide.ErrLogCorrupt) {
 		n.clear(bide.LaneState{})
+		n.mu.corrupt = true
 		n.mu.damage = fmt.Errorf("lane %s of log %s: %w", name, l.dir, err)
 		return n, nil
 	}
@@ -220,6 +224,11 @@ func (n *Lane) leave() { n.log.leave() }
 func (n *Lane) fail(act string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, bide.ErrLogCorrupt) {
+		n.mu.Lock()
+		n.mu.corrupt = true
+		n.mu.Unlock()
 	}
 	return fmt.Errorf("%s lane %s of log %s: %w", act, n.name, n.log.dir, err)
 }

@@ -1,10 +1,12 @@
 package pebblelog
 
 import (
+	"context"
 	"errors"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+	"go.uber.org/zap"
 
 	"github.com/bide-mq/bide"
 )
@@ -198,6 +200,9 @@ func (r *removal) deleteBelow(floor, cursor bide.Position) error {
 	}
 }
 
+// laneSpaces are those that hold a lane's messages and what belongs to them.
+var laneSpaces = [...]byte{spaceMessage, spaceID, spaceCount}
+
 // Reset implements [bide.LaneLog]. It is synced: what it drops does not come back.
 func (n *Lane) Reset(c bide.Commit) error {
 	if err := n.log.enter(); err != nil {
@@ -208,7 +213,7 @@ func (n *Lane) Reset(c bide.Commit) error {
 	defer n.write.Unlock()
 	s := bide.LaneState{From: c.Low, Checkpoint: c.Low, Confirmed: bide.Commit{TopicID: c.TopicID}}
 	b := n.log.db.NewBatch()
-	for _, space := range []byte{spaceMessage, spaceID, spaceCount} {
+	for _, space := range laneSpaces {
 		from, to := laneKey(nil, space, n.number), laneEnd(nil, space, n.number)
 		if err := b.DeleteRange(from, to, nil); err != nil {
 			return n.fail("reset", err)
@@ -223,9 +228,29 @@ func (n *Lane) Reset(c bide.Commit) error {
 	if err := n.log.commit(b, pebble.Sync); err != nil {
 		return n.fail("reset", err)
 	}
+	n.excise()
 	n.clear(s)
 	n.log.reclaimer.nudge()
 	return nil
+}
+
+// excise cuts what was deleted out of the tables, if some of it is corrupt: a compaction that met it would fail, now and
+// for ever, and hold up all others.
+func (n *Lane) excise() {
+	n.mu.Lock()
+	corrupt := n.mu.corrupt
+	n.mu.Unlock()
+	if !corrupt {
+		return
+	}
+	for _, space := range laneSpaces {
+		span := pebble.KeyRange{Start: laneKey(nil, space, n.number), End: laneEnd(nil, space, n.number)}
+		err := n.log.fault.guard(func() error { return n.log.db.Excise(context.Background(), span) })
+		if err != nil {
+			n.log.logger.Warn("corrupt data of a lane stays in the log's tables",
+				zap.String("dir", n.log.dir), zap.Stringer("lane", n.name), zap.Error(err))
+		}
+	}
 }
 
 // clear makes the handle that of a lane without messages.
@@ -234,5 +259,6 @@ func (n *Lane) clear(s bide.LaneState) {
 	n.write.zero, n.write.swept = 0, 0
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.mu.damage, n.mu.state, n.mu.top, n.mu.floor = nil, s, 0, bide.NoPosition
+	n.mu.damage, n.mu.corrupt = nil, false
+	n.mu.state, n.mu.top, n.mu.floor = s, 0, bide.NoPosition
 }
