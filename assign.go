@@ -99,6 +99,7 @@ func (s *Scheduler) Revoked(ctx context.Context, lanes []Lane) {
 
 // Lost implements [Owner].
 func (s *Scheduler) Lost(lanes []Lane) {
+	s.joined.Store(false) // until the group answers again
 	for _, name := range lanes {
 		s.release(s.lane(name))
 	}

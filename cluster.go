@@ -13,6 +13,9 @@ var (
 	// ErrStaleMembership says that the group coordinator refused a commit, since the membership that it
 	// was made with is no longer valid: it is renewed soon, or the lane is somebody else's.
 	ErrStaleMembership = errors.New("group membership is stale")
+	// ErrIngressReplaced says that a lane's ingress is not what it was when reading began: deleted and
+	// created again, or without its end. Reading does not go on by itself: the lane starts anew.
+	ErrIngressReplaced = errors.New("ingress replaced")
 	// ErrForeignCommit says that a lane's committed metadata was not written by Bide, or is empty.
 	ErrForeignCommit = errors.New("committed metadata is not Bide's")
 	// ErrCommitVersion says that a lane's committed metadata is of a version this release cannot read.
@@ -73,7 +76,8 @@ type Batch struct {
 	// Seen is the offset that reading has passed, transaction markers and aborted records included: 0, or
 	// greater than the last record's. A batch may have it alone.
 	Seen int64
-	// Err says why the lane cannot be read at present, with no records. Reading goes on by itself.
+	// Err says why the lane cannot be read at present, with no records. Reading goes on by itself, but
+	// for [ErrIngressReplaced].
 	Err error
 	// OutOfRange says that the lane was to be read from an offset below its log start; reading goes on
 	// at Start, which the ingress has as its first offset. Nothing is skipped in silence.

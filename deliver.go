@@ -73,7 +73,12 @@ type transaction struct {
 	epochs []uint64
 	plans  []*flight
 	budget Budget
+	alone  bool // no further lane may join
 }
+
+// troubled reports whether the lane's plan has failed more than once: it then runs alone, for what is
+// wrong may be its own, and a transaction fails as a whole. l.mu is held.
+func (l *lane) troubled() bool { return l.core.plan != nil && l.core.plan.tries > 1 }
 
 // prepare adds the lane's plan to the transaction, if it has one; a lane that is left out stays ripe
 // where it must.
@@ -87,7 +92,7 @@ func (s *Scheduler) prepare(l *lane, t *transaction, sharers int) error {
 	case l.inFlight:
 		l.ripe = true // looked at again when the transaction has ended
 		return nil
-	case len(t.lanes) > 0 && (l.member != t.member || t.budget.Messages <= 0 || t.budget.Bytes <= 0):
+	case len(t.lanes) > 0 && (l.member != t.member || t.alone || l.troubled() || t.budget.Messages <= 0 || t.budget.Bytes <= 0):
 		s.markLocked(l)
 		return nil
 	}
@@ -103,7 +108,7 @@ func (s *Scheduler) prepare(l *lane, t *transaction, sharers int) error {
 	if l.core.plan == nil || s.nowMs() < l.retryAt {
 		return nil // a timer marks it when it may be run again
 	}
-	t.member = l.member
+	t.member, t.alone = l.member, l.troubled()
 	t.lanes, t.epochs, t.plans = append(t.lanes, l), append(t.epochs, l.epoch), append(t.plans, l.core.plan)
 	t.budget.Messages -= len(l.core.plan.Items)
 	for i := range l.core.plan.Items {

@@ -94,6 +94,18 @@ func (k *fakeKafka) held(l Lane) int64 {
 	return int64(len(k.records[l])) - k.starts[l]
 }
 
+// recreate deletes the topic and makes it again. Kafka drops the group's commits with it, if nobody
+// commits meanwhile.
+func (k *fakeKafka) recreate(l Lane, dropCommit bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if dropCommit {
+		delete(k.commits, l)
+	}
+	k.topicID[0]++
+	k.records[l], k.starts[l] = nil, 0
+}
+
 // expire deletes what is older than the retention.
 func (k *fakeKafka) expire(retention time.Duration) {
 	k.mu.Lock()
@@ -139,6 +151,8 @@ type fakeReader struct {
 	next   int64
 	epoch  uint64
 	paused bool
+	// topicID is that of the topic that is read.
+	topicID [16]byte
 }
 
 var _ Cluster = (*process)(nil)
@@ -207,7 +221,10 @@ func (p *process) with(l Lane, change func(r *fakeReader)) {
 }
 
 func (p *process) Start(l Lane, from int64, epoch uint64) {
-	p.with(l, func(r *fakeReader) { *r = fakeReader{next: from, epoch: epoch} })
+	p.k.mu.Lock()
+	id := p.k.topicID
+	p.k.mu.Unlock()
+	p.with(l, func(r *fakeReader) { *r = fakeReader{next: from, epoch: epoch, topicID: id} })
 }
 func (p *process) Stop(l Lane)   { p.with(l, func(*fakeReader) { delete(p.reading, l) }) }
 func (p *process) Pause(l Lane)  { p.with(l, func(r *fakeReader) { r.paused = true }) }
@@ -224,6 +241,13 @@ func (p *process) Poll(ctx context.Context, maxRecords int) ([]Batch, error) {
 		var out []Batch
 		for l, r := range p.reading {
 			records := p.k.records[l]
+			if r.topicID != p.k.topicID {
+				if r.topicID = p.k.topicID; r.next > 0 {
+					out = append(out, Batch{Lane: l, Epoch: r.epoch, Err: ErrIngressReplaced})
+					r.paused = true
+					continue
+				}
+			}
 			if start := p.k.starts[l]; r.next < start {
 				out = append(out, Batch{Lane: l, Epoch: r.epoch, OutOfRange: true, Start: start})
 				r.next = start

@@ -88,6 +88,10 @@ func (s *Scheduler) accept(l *lane, b *Batch) (arrival, bool) {
 	if b.Err != nil {
 		l.reason = b.Err.Error()
 		s.logger.Warn("ingress cannot be read", zap.Stringer("lane", l.name), zap.Error(b.Err))
+		if errors.Is(b.Err, ErrIngressReplaced) {
+			// In a task of its own: it waits for the lane's log, which this batch holds.
+			s.spawn("replaced", func() error { s.reassign(l, b.Epoch, b.Err); return nil })
+		}
 		return arrival{}, false
 	}
 	if b.OutOfRange {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -417,4 +418,69 @@ func TestRetentionMayBeShorterThanDelays(t *testing.T) {
 		check(t, k, map[Lane]int{laneA: 50})
 		r.end(t)
 	})
+}
+
+func TestALaneWhoseCommitIsRefusedHoldsNoOtherUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA, laneB)
+		broken := false
+		k.fate = func(plans []*Plan) (bool, Result) {
+			for _, p := range plans {
+				if broken && p.Lane == laneA {
+					return false, Result{Outcome: Aborted, Err: errors.New("commit refused")}
+				}
+			}
+			return true, Result{Outcome: Committed}
+		}
+		r := start(t, k, newFakeLog())
+		time.Sleep(time.Second)
+		k.mu.Lock()
+		broken = true
+		k.mu.Unlock()
+		k.produce(laneA, "a")
+		k.produce(laneB, "b")
+		time.Sleep(time.Second)
+		for range 100 {
+			k.produce(laneB, "b")
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		if n := len(k.deliveries()); n != 101 {
+			t.Errorf("%d of lane B delivered beside a lane that fails, want 101", n)
+		}
+		k.mu.Lock()
+		broken = false
+		k.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		if n := len(k.deliveries()); n != 102 {
+			t.Errorf("%d delivered in the end, want 102", n)
+		}
+		r.end(t)
+	})
+}
+
+func TestAReplacedIngressStopsALaneThatWaits(t *testing.T) {
+	for i := range 4 {
+		discard, dropCommit := i%2 == 1, i/2 == 1
+		t.Run(fmt.Sprintf("discard %v, commit dropped %v", discard, dropCommit), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := newFakeKafka(laneA)
+				r := start(t, k, newFakeLog(), func(o *Options) { o.Policy.DiscardRecreated = discard })
+				k.produce(laneA, "far", dueAt(time.Now().Add(time.Hour)))
+				time.Sleep(5 * time.Second)
+				k.recreate(laneA, dropCommit)
+				k.produce(laneA, "new")
+				time.Sleep(30 * time.Second)
+				status := r.Status().Lanes[0]
+				if discard {
+					if n := len(k.deliveries()); n != 1 || !status.Delivers() {
+						t.Errorf("%d delivered, lane %s: %s; want the one of the new topic", n, status.State, status.Reason)
+					}
+				} else if status.State != "stopped" || !strings.Contains(status.Reason, "on-recreated") || len(k.deliveries()) != 0 {
+					t.Errorf("lane %s: %s; %d delivered", status.State, status.Reason, len(k.deliveries()))
+				}
+				r.end(t)
+			})
+		})
+	}
 }

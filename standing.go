@@ -43,7 +43,7 @@ func (s *Scheduler) standing(name Lane, stored storedCommit, facts LaneFacts, lo
 	case err != nil:
 		return Commit{}, fmt.Errorf("fetch the commit of %s: %w", name, err)
 	case !stored.found:
-		return s.uncommitted(name, facts, local)
+		return s.uncommitted(name, facts, local, waiting)
 	}
 	if local.Known && local.Confirmed.TopicID == c.TopicID && local.Confirmed.Next > c.Next {
 		s.logger.Error("Kafka's commit is older than one it confirmed; going on from the one confirmed",
@@ -59,11 +59,17 @@ func (s *Scheduler) standing(name Lane, stored storedCommit, facts LaneFacts, lo
 }
 
 // uncommitted says where a lane without a commit begins.
-func (s *Scheduler) uncommitted(name Lane, facts LaneFacts, local LaneState) (Commit, error) {
+func (s *Scheduler) uncommitted(name Lane, facts LaneFacts, local LaneState, waiting int64) (Commit, error) {
 	if local.Known && local.Confirmed.TopicID == facts.TopicID && facts.End >= local.Confirmed.Next {
 		s.logger.Warn("the lane's commit is gone from Kafka; going on from the one in the log",
 			zap.Stringer("lane", name), zap.Int64("next", local.Confirmed.Next))
 		return local.Confirmed, nil
+	}
+	if c := local.Confirmed; local.Known && (waiting > 0 || c.Low < c.Next) {
+		// Kafka drops a group's commits together with the topic: what waits in the log is the only copy.
+		start, err := s.replaced(name, c, facts, waiting)
+		start.Writer = Writer{} // Kafka has no commit for the claim's read-back to compare with
+		return start, err
 	}
 	beyond := facts.KnownLanes > 0 && name.Partition >= facts.KnownLanes
 	empty := facts.Start == facts.End

@@ -139,9 +139,6 @@ func (g *groupMember) revoked(gone []bide.Lane) {
 }
 
 func (g *groupMember) lost(gone []bide.Lane) {
-	if len(gone) == 0 {
-		return
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.cluster.log.Warn("lanes lost", zap.Stringers("lanes", gone))

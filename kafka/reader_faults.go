@@ -18,9 +18,9 @@ var (
 	// ErrTruncated says that a lane was to be read from beyond its end: the cluster lost records that
 	// were read before. The lane is not read on until it is started again, for what is written now
 	// takes the offsets of what was lost.
-	ErrTruncated = errors.New("lane ends below the offset to be read")
+	ErrTruncated = fmt.Errorf("lane ends below the offset to be read: %w", bide.ErrIngressReplaced)
 	// ErrRecreated says that the ingress topic was deleted and created again.
-	ErrRecreated = errors.New("topic was deleted and created again")
+	ErrRecreated = fmt.Errorf("topic was deleted and created again: %w", bide.ErrIngressReplaced)
 )
 
 // fault deals with an error of a lane: the lane leaves the client and is added again a little later.

@@ -12,8 +12,12 @@ import (
 	"strings"
 )
 
-// instanceFile is where the instance id is kept in the data directory.
-const instanceFile = "instance-id"
+const (
+	// instanceFile is where the instance id is kept in the data directory.
+	instanceFile = "instance-id"
+	// groupFile is where the data directory says whose commits its log goes with.
+	groupFile = "group"
+)
 
 var (
 	instanceID     = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,200}$`)
@@ -42,6 +46,25 @@ func keptInstance(dir string) (string, error) {
 		return "", fmt.Errorf("keep instance id: %w", err)
 	}
 	return id, nil
+}
+
+// bindGroup ties dir to a consumer group: a log is right only beside the commits that it was written with.
+// The caller holds the lock of the data directory.
+func bindGroup(dir, group string) error {
+	path := filepath.Join(dir, groupFile)
+	text, err := os.ReadFile(path)
+	switch kept := strings.TrimSpace(string(text)); {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := writeDurably(path, group+"\n"); err != nil {
+			return fmt.Errorf("keep the group's name: %w", err)
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the group's name: %w", err)
+	case kept != group:
+		return fmt.Errorf("data directory %s belongs to group %q, and group is %q: give each group a data-dir of its own, or delete the directory if what waits in it is not needed", dir, kept, group)
+	}
+	return nil
 }
 
 func newInstance() string {

@@ -41,3 +41,21 @@ func TestDamagedInstanceIDIsAnErrorThatNamesTheFile(t *testing.T) {
 		}
 	}
 }
+
+func TestADataDirectoryBelongsToOneGroup(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		if err := bindGroup(dir, "bide"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := bindGroup(dir, "other")
+	if err == nil {
+		t.Fatal("another group took the directory")
+	}
+	for _, want := range []string{dir, "bide", "other", "data-dir"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not name %s", err, want)
+		}
+	}
+}

@@ -127,6 +127,9 @@ func (s *service) work(ctx context.Context) (err error) {
 		}
 		s.log.Info("stopped")
 	}()
+	if err := bindGroup(s.conf.DataDir, s.conf.Group); err != nil {
+		return err
+	}
 	instance := s.conf.InstanceID
 	if instance == "" {
 		if instance, err = keptInstance(s.conf.DataDir); err != nil {

@@ -81,7 +81,7 @@ func IngressSettings() []Setting { return slices.Clone(ingressSettings) }
 var settings = []Setting{
 	{Key: "brokers", Doc: "first brokers to ask, as host:port"},
 	{Key: "ingress", Doc: "topics that are consumed: names, or a list with the settings of each (below)"},
-	{Key: "group", Doc: "consumer group; its commits say what is settled, so a new name starts from nothing"},
+	{Key: "group", Doc: "consumer group; its commits say what is settled; a new name, with a new data-dir, starts from nothing"},
 	{Key: "delivery", Doc: "what a read-committed consumer sees of each message", Choices: []string{ExactlyOnce, AtLeastOnce}},
 	{Key: "data-dir", Doc: "directory of the log and the instance id; one process each"},
 	{Key: "data-cache", Doc: "memory for the log's block cache"},

@@ -16,6 +16,10 @@ var topicName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
 // instanceID is what transactional ids and the group take as a part of theirs.
 var instanceID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,200}$`)
 
+// leastDeadOffsets is twice the block of offsets by which the log knows what is settled: with less, messages
+// would be carried again and again to no avail.
+const leastDeadOffsets = 8192
+
 // Validate returns a [FaultError] with every fault, or nil. It reads the files that TLS and SASL name and
 // touches no network.
 func (c *Config) Validate() error {
@@ -74,6 +78,9 @@ func (c *Config) faults() []Fault {
 		if s.Choices != nil && !slices.Contains(s.Choices, fields[s.Key].String()) {
 			j.add(s.Key, "%q is none of %s", fields[s.Key].String(), strings.Join(s.Choices, ", "))
 		}
+	}
+	if n := c.Limits.DeadOffsets; n < leastDeadOffsets {
+		j.add("limits.dead-offsets", "%d is below %d: what is settled is known by blocks of 4096 offsets", n, leastDeadOffsets)
 	}
 	before := len(j.faults)
 	c.judgeTopics(j)
