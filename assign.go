@@ -300,7 +300,9 @@ func (s *Scheduler) beginReading(l *lane) {
 // whether the log was kept.
 func (s *Scheduler) prepareLog(name Lane, log LaneLog, c Commit, facts LaneFacts, reset bool) (from, checkpoint int64, kept bool, err error) {
 	local := log.State()
-	kept = !reset && local.Confirmed.TopicID == c.TopicID && local.From >= c.Low && local.Checkpoint <= facts.End && !rulesChanged(c.Rules, local)
+	// Where nothing was settled yet, what is there is part of a rebuild that did not end: it would have to
+	// be read again in any case, and into an empty log that is faster.
+	kept = !reset && local.Known && local.Confirmed.TopicID == c.TopicID && local.From >= c.Low && local.Checkpoint <= facts.End && !rulesChanged(c.Rules, local)
 	if kept {
 		if err := log.Forget(c.Cursor); err != nil {
 			return 0, 0, false, fmt.Errorf("drop what is settled from the log of %s: %w", name, err)

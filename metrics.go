@@ -98,6 +98,7 @@ func (s *Scheduler) account(lane Lane, f *flight) {
 			s.logger.Debug("requeued", zap.Stringer("lane", lane), zap.Int64("offset", item.Offset), zap.Int("attempt", item.Fate.Attempt), zap.Int64("untilMs", item.Fate.UntilMs))
 		case Carry:
 			s.metrics.carried.Inc()
+		case Leave: // it waits on
 		}
 	}
 	s.metrics.delivered.WithLabelValues(lane.Topic).Add(float64(delivered))

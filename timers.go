@@ -52,7 +52,6 @@ type timers struct {
 	wheel *wheel.Runner[timer]
 	wall  func() time.Time
 	ahead atomic.Int64 // wall clock minus wheel clock, ns
-	steps atomic.Uint64
 }
 
 func newTimers(wall func() time.Time) *timers {

@@ -98,7 +98,7 @@ func TestMissingTopicsAreCreatedWithSettingsThatKeepWhatWaits(t *testing.T) {
 		case "in.5m":
 			want.Partitions = 1
 		case "dead":
-			want.Partitions, want.MaxMessageBytes = 2, 1114124
+			want.Partitions, want.MaxMessageBytes, want.Retention = 2, 1114124, 90*24*time.Hour
 		}
 		if facts != want || want.ID == [16]byte{} {
 			t.Errorf("got %+v, want %+v", facts, want)

@@ -164,6 +164,14 @@ func (s *service) work(ctx context.Context) (err error) {
 	s.scheduler.Store(scheduler)
 	group, _ := watchdog.NewGroup(ctx, s.log)
 	group.Core("scheduler", scheduler.Run)
+	group.Core("log", func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-log.Failed():
+			return log.Err()
+		}
+	})
 	group.Auxiliary("topics", topics.watch)
 	return group.Wait()
 }
