@@ -151,7 +151,7 @@ func (s *Scheduler) setTimer(l *lane, dueMs int64) {
 // setEdge sets the timer that loads the next stretch, half a horizon before something in it is due.
 // l.mu is held.
 func (s *Scheduler) setEdge(l *lane) {
-	if l.near.loading || l.near.beyond == math.MaxInt64 {
+	if l.near.to == 0 || l.near.loading || l.near.beyond == math.MaxInt64 {
 		return
 	}
 	at := l.near.beyond - horizonMs/2
