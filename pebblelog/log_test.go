@@ -263,7 +263,8 @@ func TestLowPassesAnyNumberOfEmptyBlocksInBoundedSteps(t *testing.T) {
 
 func TestHandlesOfALaneAreTheSame(t *testing.T) {
 	l := openMem(t, vfs.NewMem())
-	if openLane(t, l, ordersA) != openLane(t, l, ordersA) {
+	first := openLane(t, l, ordersA)
+	if again := openLane(t, l, ordersA); again != first {
 		t.Error("two handles")
 	}
 	odd := bide.Lane{Topic: "orders\x00", Partition: -1}
