@@ -31,7 +31,7 @@ func (w *world) checkCommits(s *snapshot) {
 			if !c.found {
 				continue
 			}
-			settled := in.record.Offset < c.low || in.record.Offset < c.next && bide.Position{DueMs: in.dueMs, Offset: in.record.Offset}.AtOrBelow(c.cursor)
+			settled := in.at(c.next) < c.low || in.record.Offset < c.next && bide.Position{DueMs: in.dueMs, Offset: in.record.Offset}.AtOrBelow(c.cursor)
 			visible := i < len(st.inputs)-1 || len(st.outputs) > 0
 			if settled && !visible || visible && !settled && w.set.mode == kafka.ExactlyOnce {
 				w.fail("I1: %s at %d/%d due %d: settled by the commit %t, but what settles it is visible: %t; next %d, %s; attempts %s",
@@ -75,7 +75,7 @@ func (w *world) checkStory(st *story) (duplicates int) {
 		w.mu.Lock()
 		most := 0
 		for _, a := range w.attempts[st.name] {
-			if a.kind != bide.Requeue {
+			if a.kind == bide.Deliver || a.kind == bide.DeadLetter {
 				most++
 			}
 		}
@@ -168,7 +168,7 @@ func (w *world) triesOf(name string) string {
 	defer w.mu.Unlock()
 	var b strings.Builder
 	for _, a := range w.attempts[name] {
-		fmt.Fprintf(&b, "[%.3f %s %s %s]", a.at.Sub(w.began).Seconds(), a.by, [...]string{"deliver", "dead-letter", "requeue"}[a.kind], a.outcome)
+		fmt.Fprintf(&b, "[%.3f %s %s %s]", a.at.Sub(w.began).Seconds(), a.by, kindName(a.kind), a.outcome)
 	}
 	return b.String()
 }
@@ -180,4 +180,19 @@ func placesOf(records []*kgo.Record) string {
 		fmt.Fprintf(&b, "[%s/%d/%d %s]", r.Topic, r.Partition, r.Offset, by)
 	}
 	return b.String()
+}
+
+func kindName(kind bide.FateKind) string {
+	switch kind {
+	case bide.Deliver:
+		return "deliver"
+	case bide.DeadLetter:
+		return "dead-letter"
+	case bide.Requeue:
+		return "requeue"
+	case bide.Carry:
+		return "carry"
+	default:
+		return "leave"
+	}
 }

@@ -82,7 +82,7 @@ func (p *process) run(ctx context.Context) (err error) {
 	scheduler, err := bide.New(bide.Options{
 		Cluster: &witness{Cluster: cluster, p: p}, Log: log, Contract: p.w.contract, Instance: p.id, Limits: set.limits,
 		Retry:  bide.Retry{Backoff: 200 * time.Millisecond, MaxBackoff: 2 * time.Second, MaxAttempts: 12},
-		Logger: logger.Named("scheduler"), Wall: p.wall,
+		Upkeep: func(string) bide.Upkeep { return set.upkeep }, Logger: logger.Named("scheduler"), Wall: p.wall,
 	})
 	if err != nil {
 		return err

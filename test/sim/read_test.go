@@ -4,9 +4,12 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -56,6 +59,64 @@ func (w *world) read(topic string) (map[int32][]*kgo.Record, error) {
 			}
 		})
 	}
+}
+
+// tail reads the ingress while the run lasts, before records of it are deleted.
+type tail struct {
+	mu      sync.Mutex
+	records map[int32][]*kgo.Record
+	at      map[int32]int64
+}
+
+// follow reads until ctx is done.
+func (t *tail) follow(ctx context.Context, client *kgo.Client) {
+	defer client.Close()
+	for ctx.Err() == nil {
+		fetches := client.PollFetches(ctx)
+		t.mu.Lock()
+		fetches.EachRecord(func(r *kgo.Record) {
+			if r.Offset < t.at[r.Partition] {
+				return // the client began anew, after leaders moved
+			}
+			t.at[r.Partition] = r.Offset + 1
+			if !r.Attrs.IsControl() {
+				t.records[r.Partition] = append(t.records[r.Partition], r)
+			}
+		})
+		t.mu.Unlock()
+	}
+}
+
+// all returns what was read, once that is all there is.
+func (t *tail) all(w *world) (map[int32][]*kgo.Record, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	admin := w.admin()
+	defer admin.Close()
+	ends, err := admin.ListEndOffsets(ctx, ingress)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for ctx.Err() == nil {
+		t.mu.Lock()
+		behind := false
+		for _, end := range ends[ingress] {
+			behind = behind || t.at[end.Partition] < end.Offset
+		}
+		records := make(map[int32][]*kgo.Record)
+		for p, rs := range t.records {
+			records[p] = slices.Clone(rs)
+		}
+		t.mu.Unlock()
+		if !behind {
+			return records, nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return nil, errors.New("the ingress is not read to its end: a transaction is open")
 }
 
 // commit is what the group has for a lane.
@@ -127,6 +188,18 @@ func header(r *kgo.Record, name string) (string, bool) {
 type incarnation struct {
 	record *kgo.Record
 	dueMs  int64
+	copies []int64 // offsets at which it was carried forward
+}
+
+// at returns the offset by which low counts the message: that of its latest copy that was accepted.
+func (in *incarnation) at(next int64) int64 {
+	at := in.record.Offset
+	for _, offset := range in.copies {
+		if offset < next {
+			at = max(at, offset)
+		}
+	}
+	return at
 }
 
 // story is what is known of one message.
@@ -137,6 +210,14 @@ type story struct {
 }
 
 func (s *story) first() *kgo.Record { return s.inputs[0].record }
+
+// copiesOf returns how many incarnations there are that may have been copied; none of an unknown message.
+func (s *story) copiesOf() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.inputs)
+}
 
 func (s *story) requeued() bool { return len(s.inputs) > 1 }
 
@@ -152,7 +233,7 @@ type snapshot struct {
 func (w *world) look() (*snapshot, error) {
 	s := &snapshot{stories: make(map[string]*story), outputs: make(map[string]map[int32][]*kgo.Record)}
 	var err error
-	if s.ingress, err = w.read(ingress); err != nil {
+	if s.ingress, err = w.tail.all(w); err != nil {
 		return nil, err
 	}
 	for p := range int32(w.set.lanes) {
@@ -188,7 +269,16 @@ func (s *snapshot) input(r *kgo.Record) error {
 	}
 	l := parseLabel(text)
 	st := s.stories[l.name]
-	in := incarnation{r, l.dueMs(r.Timestamp.UnixMilli())}
+	if origin, copied := header(r, "delay-carried"); copied {
+		for i := range st.copiesOf() {
+			if in := &st.inputs[i]; in.record.Partition == r.Partition && strconv.FormatInt(in.record.Offset, 10) == origin {
+				in.copies = append(in.copies, r.Offset)
+				return nil
+			}
+		}
+		return fmt.Errorf("record %d of lane %d is a copy of %s, which is not that of %s", r.Offset, r.Partition, origin, l.name)
+	}
+	in := incarnation{record: r, dueMs: l.dueMs(r.Timestamp.UnixMilli())}
 	if _, again := header(r, "delay-attempt"); again {
 		if st == nil {
 			return fmt.Errorf("%s was requeued before it was produced", l.name)

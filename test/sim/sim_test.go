@@ -81,7 +81,10 @@ func simulate(t *testing.T, seed uint64) {
 // run is one life of the world.
 func (w *world) run(rng *rand.Rand) {
 	defer w.fake.Close()
-	ctx, stop := context.WithCancel(context.Background())
+	life, end := context.WithCancel(context.Background())
+	tailing := w.followIngress(life)
+	defer func() { end(); <-tailing }()
+	ctx, stop := context.WithCancel(life)
 	defer stop()
 	produced := make(chan error, 1)
 	go func() { produced <- w.produce(ctx, rng) }()
@@ -133,6 +136,9 @@ func (w *world) settle() {
 	for end := start.Add(settleLimit); time.Now().Before(end); {
 		w.advance(context.Background(), time.Now().Add(2*time.Second))
 		w.reap()
+		if time.Since(start) > groupLimit && w.counts["stuck"] == 0 && w.nobodyJoined() {
+			w.unstick()
+		}
 		if open = w.unsettled(); open == "" {
 			return
 		}
@@ -144,6 +150,34 @@ func (w *world) settle() {
 		}
 	}
 	w.fail("not settled %v after the last fault: %s; %s", settleLimit, open, strings.Join(states, "; "))
+}
+
+// groupLimit is more than any rebalance takes: the time-out of one, and twice that of a session.
+const groupLimit = 80 * time.Second
+
+func (w *world) nobodyJoined() bool {
+	for _, p := range w.procs {
+		if s := p.scheduler.Load(); s != nil && p.alive() && s.Status().Joined {
+			return false
+		}
+	}
+	return true
+}
+
+// unstick starts all processes anew after a while in which the group has no member. The embedded cluster counts a
+// member that waits for its assignment as one that joins, when its place is taken by another process
+// with its instance id; it then waits for a member too many, and begins to wait again with each join.
+func (w *world) unstick() {
+	w.logf("nobody can join the group: start anew")
+	w.counts["stuck"]++
+	for _, p := range w.procs {
+		p.stop()
+	}
+	for _, p := range w.procs {
+		w.await(p)
+	}
+	time.Sleep(groupLimit)
+	w.startAll()
 }
 
 // unsettled says what still waits.
@@ -164,7 +198,7 @@ func (w *world) unsettled() string {
 	if owned != w.set.lanes {
 		return fmt.Sprintf("%d of %d lanes are owned", owned, w.set.lanes)
 	}
-	records, err := w.read(ingress)
+	records, err := w.tail.all(w)
 	if err != nil {
 		return err.Error()
 	}

@@ -17,7 +17,7 @@ import (
 var kinds = []kmsg.Key{
 	kmsg.Produce, kmsg.Fetch, kmsg.ListOffsets, kmsg.Metadata, kmsg.OffsetCommit, kmsg.OffsetFetch, kmsg.FindCoordinator,
 	kmsg.JoinGroup, kmsg.Heartbeat, kmsg.SyncGroup, kmsg.ApiVersions, kmsg.InitProducerID, kmsg.AddPartitionsToTxn,
-	kmsg.AddOffsetsToTxn, kmsg.EndTxn, kmsg.TxnOffsetCommit,
+	kmsg.AddOffsetsToTxn, kmsg.EndTxn, kmsg.TxnOffsetCommit, kmsg.DeleteRecords,
 }
 
 // weather is what befalls requests on the wire, of all processes.
@@ -109,6 +109,7 @@ var refusals = map[kmsg.Key][]*kerr.Error{
 	kmsg.AddPartitionsToTxn: {
 		kerr.CoordinatorNotAvailable, kerr.NotCoordinator, kerr.ConcurrentTransactions, kerr.InvalidTxnState,
 	},
+	kmsg.DeleteRecords:   {kerr.NotLeaderForPartition, kerr.RequestTimedOut},
 	kmsg.AddOffsetsToTxn: {kerr.CoordinatorNotAvailable, kerr.NotCoordinator, kerr.ConcurrentTransactions},
 	kmsg.EndTxn: {
 		kerr.CoordinatorNotAvailable, kerr.NotCoordinator, kerr.CoordinatorLoadInProgress, kerr.ConcurrentTransactions, kerr.RequestTimedOut,
@@ -145,6 +146,8 @@ func (w *world) refuse() {
 func sentByBide(req kmsg.Request) bool {
 	ours := func(id string) bool { return strings.HasPrefix(id, "bide-") }
 	switch r := req.(type) {
+	case *kmsg.FetchRequest:
+		return r.MaxWaitMillis != int32(tailWait.Milliseconds())
 	case *kmsg.ProduceRequest:
 		return r.TransactionID != nil && ours(*r.TransactionID)
 	case *kmsg.InitProducerIDRequest:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,6 +46,7 @@ type settings struct {
 	producePauseMs     int
 	chaos              time.Duration
 	skew               bool // wall clocks are set
+	upkeep             bide.Upkeep
 }
 
 func drawSettings(rng *rand.Rand) settings {
@@ -55,8 +57,12 @@ func drawSettings(rng *rand.Rand) settings {
 		limits: bide.Limits{
 			PollRecords: one(3, 50, 5000), PlanMessages: one(4, 100, 5000), PlanBytes: one(4<<10, 4<<20), Transactions: one(1, 2, 4),
 			CommitEvery: time.Duration(one(50, 300, 1000)) * time.Millisecond, CommitOffsets: int64(one(5, 50_000)),
+			UpkeepEvery: time.Duration(one(300, 2000)) * time.Millisecond, DeadOffsets: int64(one(1, 10, 100)),
 		},
 		producePauseMs: one(200, 600, 1500), chaos: time.Duration(one(20, 40, 60)) * time.Second, skew: one(0, 0, 1) == 1,
+	}
+	if one(0, 1) == 1 {
+		s.upkeep = bide.Upkeep{Trim: one(0, 1, 1) == 1, Carry: one(0, 1, 1) == 1, Retention: time.Duration(one(0, 2, 10, 3600)) * time.Second}
 	}
 	if one(0, 0, 0, 0, 1) == 1 {
 		s.mode = kafka.AtLeastOnce
@@ -102,6 +108,8 @@ type world struct {
 	lines    bytes.Buffer
 	faults   []string // what the run has shown to be wrong
 	attempts map[string][]*attempt
+
+	tail tail
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -111,6 +119,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		instances: make(map[string]*instance), attempts: make(map[string][]*attempt), counts: make(map[string]int), began: time.Now(),
 	}
 	w.weather = &weather{}
+	w.tail = tail{records: make(map[int32][]*kgo.Record), at: make(map[int32]int64)}
 	w.openLog()
 	w.logf("seed %d: %+v", seed, w.set)
 	opts := []kfake.Opt{
@@ -156,6 +165,24 @@ func (w *world) client(opts ...kgo.Opt) (*kgo.Client, error) {
 	}, opts...)...)
 }
 
+// tailWait marks the fetches that are not Bide's.
+const tailWait = 700 * time.Millisecond
+
+// followIngress reads the ingress until ctx is done, when the channel is closed.
+func (w *world) followIngress(ctx context.Context) <-chan struct{} {
+	client, err := w.client(kgo.ConsumeTopics(ingress), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(tailWait))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.tail.follow(ctx, client)
+	}()
+	return done
+}
+
 // openLog has everything that is told written to memory, with virtual time.
 func (w *world) openLog() {
 	enc := zap.NewDevelopmentEncoderConfig()
@@ -196,7 +223,8 @@ const rewound = "Kafka's commit is older than one it confirmed; going on from th
 // watchLog takes what is logged as an error, which says that a human must act, for a fault: nothing that
 // happens here is one that time does not mend.
 func (w *world) watchLog(e zapcore.Entry) error {
-	if e.Level >= zapcore.ErrorLevel && (w.set.mode == kafka.ExactlyOnce || e.Message != rewound) {
+	fromClient := strings.HasSuffix(e.LoggerName, ".kgo") // has levels of its own
+	if e.Level >= zapcore.ErrorLevel && !fromClient && (w.set.mode == kafka.ExactlyOnce || e.Message != rewound) {
 		w.fail("logged by %s: %s", e.LoggerName, e.Message)
 	}
 	return nil
