@@ -202,8 +202,9 @@ func (w *world) openLog() {
 type logWriter struct{ w *world }
 
 func (l logWriter) Write(b []byte) (int, error) {
-	l.w.lines.Write(b) // zap's lock is not needed: see watchLog
-	return len(b), nil
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	return l.w.lines.Write(b)
 }
 
 func (w *world) logf(format string, args ...any) { w.log.Info(fmt.Sprintf(format, args...)) }
