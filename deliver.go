@@ -48,32 +48,57 @@ func (s *Scheduler) round(ctx context.Context) (wait time.Duration, err error) {
 	default:
 		return 0, nil // the end of a transaction wakes
 	}
-	lanes := s.ripe.take()
-	t := transaction{budget: Budget{Messages: s.limits.PlanMessages, Bytes: s.limits.PlanBytes}}
-	for i, l := range lanes {
-		// Each lane gets its share of what the lanes before it have left.
-		if err := s.prepare(l, &t, len(lanes)-i); err != nil {
-			<-s.slots
-			return 0, err
-		}
-	}
-	if len(t.lanes) == 0 {
+	t, err := s.gather(ctx, s.ripe.take())
+	if err != nil || len(t.lanes) == 0 {
 		<-s.slots
-		return 0, nil
+		return 0, err
 	}
 	s.started = time.Now()
-	s.launch(ctx, &t)
+	s.launch(t)
 	return s.limits.TransactionEvery, nil
 }
 
 // transaction gathers the plans of lanes with one membership.
 type transaction struct {
+	ctx    context.Context
+	abort  context.CancelFunc
 	member Membership
 	lanes  []*lane
 	epochs []uint64
 	plans  []*flight
 	budget Budget
 	alone  bool // no further lane may join
+}
+
+// gather makes a transaction of the plans that lanes have. After an error none of them is in it.
+func (s *Scheduler) gather(ctx context.Context, lanes []*lane) (*transaction, error) {
+	t := &transaction{budget: Budget{Messages: s.limits.PlanMessages, Bytes: s.limits.PlanBytes}}
+	t.ctx, t.abort = context.WithCancel(ctx)
+	for i, l := range lanes {
+		// Each lane gets its share of what the lanes before it have left.
+		if err := s.prepare(l, t, len(lanes)-i); err != nil {
+			t.leave(t.lanes)
+			return nil, err
+		}
+	}
+	if len(t.lanes) == 0 {
+		t.abort()
+	}
+	return t, nil
+}
+
+// leave lets lanes go that are in the transaction and will get no outcome, for the process ends: whoever
+// waits for one would wait for ever.
+func (t *transaction) leave(lanes []*lane) {
+	t.abort()
+	for _, l := range lanes {
+		l.mu.Lock()
+		if l.inFlight {
+			l.inFlight, l.abort = false, nil
+			close(l.decided)
+		}
+		l.mu.Unlock()
+	}
 }
 
 // troubled reports whether the lane's plan has failed more than once: it then runs alone, for what is
@@ -114,7 +139,7 @@ func (s *Scheduler) prepare(l *lane, t *transaction, sharers int) error {
 	for i := range l.core.plan.Items {
 		t.budget.Bytes -= l.core.plan.Items[i].Bytes()
 	}
-	l.inFlight, l.decided = true, make(chan struct{})
+	l.inFlight, l.decided, l.abort = true, make(chan struct{}), t.abort
 	return nil
 }
 
@@ -174,21 +199,19 @@ func (s *Scheduler) judge(l *lane, f *flight) {
 }
 
 // launch runs a transaction in a task of its own.
-func (s *Scheduler) launch(ctx context.Context, t *transaction) {
-	ctx, abort := context.WithCancel(ctx)
+func (s *Scheduler) launch(t *transaction) {
 	plans := make([]*Plan, len(t.plans))
-	for i, l := range t.lanes {
-		l.mu.Lock()
-		l.abort = abort
-		l.mu.Unlock()
+	for i := range t.plans {
 		plans[i] = &t.plans[i].Plan
 	}
 	s.spawn("transaction", func() error {
-		defer abort()
-		results := s.cluster.Transact(ctx, t.member, plans)
+		concluded := 0
+		defer func() { t.leave(t.lanes[concluded:]) }() // after a panic
+		results := s.cluster.Transact(t.ctx, t.member, plans)
 		var err error
 		for i, l := range t.lanes {
 			err = errors.Join(err, s.conclude(l, t.epochs[i], t.plans[i], results[i]))
+			concluded++
 		}
 		<-s.slots
 		s.nudge()
@@ -316,15 +339,13 @@ func (s *Scheduler) drain(ctx context.Context) error {
 	for _, l := range lanes {
 		s.awaitDecided(ctx, l)
 	}
-	t := transaction{budget: Budget{Messages: s.limits.PlanMessages, Bytes: s.limits.PlanBytes}}
-	for i, l := range lanes {
-		if err := s.prepare(l, &t, len(lanes)-i); err != nil {
-			return err
-		}
+	t, err := s.gather(ctx, lanes)
+	if err != nil {
+		return err
 	}
 	if len(t.lanes) > 0 {
 		s.slots <- struct{}{}
-		s.launch(ctx, &t)
+		s.launch(t)
 		for _, l := range t.lanes {
 			s.awaitDecided(ctx, l)
 		}

@@ -1,0 +1,129 @@
+package bide
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errDisk = errors.New("disk error")
+
+// faultyLog is a fakeLog whose scans can fail, lane by lane.
+type faultyLog struct {
+	*fakeLog
+	scan func(Lane) error
+}
+
+type faultyLane struct {
+	*fakeLane
+	of   *faultyLog
+	name Lane
+}
+
+func (g *faultyLog) Lane(name Lane) (LaneLog, error) {
+	l, err := g.fakeLog.Lane(name)
+	return &faultyLane{l.(*fakeLane), g, name}, err
+}
+
+func (g *faultyLog) Append(ctx context.Context, entries []Append, d Durability) error {
+	plain := make([]Append, len(entries))
+	for i, e := range entries {
+		plain[i] = e
+		plain[i].Lane = e.Lane.(*faultyLane).fakeLane
+	}
+	return g.fakeLog.Append(ctx, plain, d)
+}
+
+func (l *faultyLane) Scan(after, upTo Position, b Budget) ([]Message, bool, error) {
+	if l.of.scan != nil {
+		if err := l.of.scan(l.name); err != nil {
+			return nil, false, err
+		}
+	}
+	return l.fakeLane.Scan(after, upTo, b)
+}
+
+// leaver is a process that gives its lanes back when it leaves the group, as a real one does, and tells how
+// that ended.
+type leaver struct {
+	*process
+	broken  atomic.Bool // transactions panic
+	revoked chan any    // what Revoked panicked with, nil where it returned
+}
+
+func (c *leaver) Join(ctx context.Context, owner Owner) error {
+	err := c.process.Join(ctx, owner)
+	defer func() { c.revoked <- recover() }()
+	owner.Revoked(ctx, []Lane{laneA, laneB})
+	return err
+}
+
+func (c *leaver) Transact(ctx context.Context, m Membership, plans []*Plan) []Result {
+	if c.broken.Load() {
+		panic("a bug")
+	}
+	return c.process.Transact(ctx, m, plans)
+}
+
+// runToItsEnd runs a scheduler until it fails by itself.
+func runToItsEnd(t *testing.T, c *leaver, log Log, then func()) error {
+	t.Helper()
+	s, err := New(Options{Cluster: c, Log: log, Contract: fakeContract{}, Instance: "one", Limits: Limits{TransactionEvery: 100 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Run(t.Context()) }()
+	time.Sleep(time.Second)
+	then()
+	if p := <-c.revoked; p != nil {
+		t.Errorf("giving the lanes back panicked: %v", p)
+	}
+	return <-done
+}
+
+// One lane is in the transaction already when the log of the next cannot be read. Nobody would decide what
+// became of it, and whoever gives it back would wait for that.
+func TestALogFaultLeavesNoLaneInATransactionThatNeverRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA, laneB)
+		log := &faultyLog{fakeLog: newFakeLog()}
+		var failing atomic.Bool
+		log.scan = func(l Lane) error {
+			if failing.Load() && l == laneB {
+				return errDisk
+			}
+			return nil
+		}
+		c := &leaver{process: k.process(), revoked: make(chan any, 1)}
+		err := runToItsEnd(t, c, log, func() {
+			due := time.Now().Add(time.Second)
+			k.produce(laneA, "first", dueAt(due.Add(-20*time.Millisecond)))
+			k.produce(laneA, "a", dueAt(due)) // both wait for the time between two transactions to pass
+			k.produce(laneB, "b", dueAt(due))
+			time.Sleep(time.Until(due.Add(-10 * time.Millisecond)))
+			failing.Store(true)
+		})
+		if !errors.Is(err, errDisk) {
+			t.Errorf("run: %v, want the disk's error", err)
+		}
+	})
+}
+
+func TestAPanicInATransactionEndsTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA, laneB)
+		c := &leaver{process: k.process(), revoked: make(chan any, 1)}
+		err := runToItsEnd(t, c, &faultyLog{fakeLog: newFakeLog()}, func() {
+			c.broken.Store(true)
+			k.produce(laneA, "now")
+		})
+		if err == nil || !strings.Contains(err.Error(), `loop "transaction" panicked: a bug`) {
+			t.Errorf("run: %v, want the panic, and in which loop it was", err)
+		}
+	})
+}
