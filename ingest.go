@@ -25,10 +25,27 @@ func (s *Scheduler) ingest(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("poll: %w", err)
 		}
-		if err := s.store(ctx, batches); err != nil {
-			return err
+		for len(batches) > 0 {
+			n := distinctLanes(batches)
+			if err := s.store(ctx, batches[:n]); err != nil {
+				return err
+			}
+			batches = batches[n:]
 		}
 	}
+}
+
+// distinctLanes returns how many of the first batches are of different lanes: records and a fault of one
+// lane may come together, and a lane is locked until its batch is stored.
+func distinctLanes(batches []Batch) int {
+	seen := make(map[Lane]struct{}, len(batches))
+	for i := range batches {
+		if _, again := seen[batches[i].Lane]; again {
+			return i
+		}
+		seen[batches[i].Lane] = struct{}{}
+	}
+	return len(batches)
 }
 
 // arrival is a batch between its classification and its fsync.
@@ -38,7 +55,7 @@ type arrival struct {
 	accepted
 }
 
-// store classifies the batches, appends what waits in one write, and lets the lanes see it.
+// store classifies the batches, of different lanes, appends what waits in one write, and lets the lanes see it.
 func (s *Scheduler) store(ctx context.Context, batches []Batch) error {
 	arrivals := make([]arrival, 0, len(batches))
 	defer func() {
