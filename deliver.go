@@ -315,6 +315,10 @@ func (s *Scheduler) fateAfter(item *Item, failure Failure) Fate {
 		// There is no other place for it: it is tried again until a human has mended the topic.
 	case fate.Kind == Carry:
 		fate = Fate{Kind: Leave}
+	case fate.Kind == Requeue && failure.Kind == Refused:
+		// The lane will never take it, with the headers that make it wait: the target may be away for long,
+		// and what is behind must not wait with it.
+		fate = Fate{Kind: DeadLetter, Rejection: unstorable(failure.Rejection)}
 	case fate.Kind == Requeue:
 		// The lane cannot be written either: the cluster is in trouble, not the target.
 		fate = Fate{Alone: fate.Alone}
@@ -328,6 +332,11 @@ func (s *Scheduler) fateAfter(item *Item, failure Failure) Fate {
 		fate = Fate{Kind: Requeue, UntilMs: s.nowMs() + s.retry.after(attempt).Milliseconds(), Attempt: attempt}
 	}
 	return fate
+}
+
+// unstorable is the rejection of a message whose target is away, and that its lane refuses to take again.
+func unstorable(why *Rejection) *Rejection {
+	return &Rejection{Code: why.Code, Reason: "its target could not be written, and it could not be put back into its lane to wait: " + why.Reason}
 }
 
 // drain ends what is in flight, commits what was accepted, and returns; within the limit, after which
