@@ -260,6 +260,11 @@ func (s *Scheduler) load(ctx context.Context, l *lane, epoch uint64) error {
 
 	l.storing.Lock()
 	defer l.storing.Unlock()
+	if stored.abandoned(commit) {
+		if err := log.Reset(commit); err != nil {
+			return fmt.Errorf("empty the log of %s: %w", l.name, err)
+		}
+	}
 	l.mu.Lock()
 	reset := l.reset
 	l.mu.Unlock()

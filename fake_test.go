@@ -56,6 +56,7 @@ type fakeKafka struct {
 	generation int32
 	seen       []delivery
 	topicID    [16]byte
+	foreign    map[Lane]bool // commits that were not made by Bide
 	news       chan struct{}
 	// fate, if set, decides what becomes of a transaction: whether it is applied, and what is reported.
 	fate func(plans []*Plan) (apply bool, report Result)
@@ -64,7 +65,7 @@ type fakeKafka struct {
 func newFakeKafka(lanes ...Lane) *fakeKafka {
 	k := &fakeKafka{
 		records: map[Lane][]Record{}, starts: map[Lane]int64{}, commits: map[Lane]Commit{}, owner: map[Lane]*process{},
-		topicID: [16]byte{1}, news: make(chan struct{}),
+		foreign: map[Lane]bool{}, topicID: [16]byte{1}, news: make(chan struct{}),
 	}
 	for _, l := range lanes {
 		k.records[l] = nil
@@ -104,6 +105,13 @@ func (k *fakeKafka) recreate(l Lane, dropCommit bool) {
 	}
 	k.topicID[0]++
 	k.records[l], k.starts[l] = nil, 0
+}
+
+// reset sets the lane's committed offset as an operator does.
+func (k *fakeKafka) reset(l Lane, to int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.commits[l], k.foreign[l] = Commit{Next: to}, true
 }
 
 // expire deletes what is older than the retention.
@@ -202,6 +210,9 @@ func (p *process) Committed(_ context.Context, l Lane) (Commit, bool, error) {
 	p.k.mu.Lock()
 	defer p.k.mu.Unlock()
 	c, ok := p.k.commits[l]
+	if p.k.foreign[l] {
+		return c, true, ErrForeignCommit
+	}
 	return c, ok, nil
 }
 
@@ -328,6 +339,7 @@ func (p *process) Transact(ctx context.Context, m Membership, plans []*Plan) []R
 // apply makes a plan visible: its records and its commit.
 func (k *fakeKafka) apply(plan *Plan) {
 	k.commits[plan.Lane] = plan.Commit
+	delete(k.foreign, plan.Lane)
 	for _, item := range plan.Items {
 		if item.Fate.Kind == Requeue {
 			r := item.Record

@@ -3,6 +3,7 @@ package bide
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -80,4 +81,48 @@ func TestWhatIsTooLargeToBeRequeuedBecomesADeadLetter(t *testing.T) {
 		}
 		r.end(t)
 	})
+}
+
+// An operator sets the group's offset, and says that Bide shall begin there.
+func TestALaneThatIsClearedBeginsAtTheOffsetThatWasSet(t *testing.T) {
+	for _, to := range []int64{0, 3, 6} {
+		t.Run(fmt.Sprint(to), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k, log := newFakeKafka(laneA), newFakeLog()
+				r := start(t, k, log)
+				for i := range 6 {
+					due := time.Now()
+					if i%2 == 1 {
+						due = due.Add(time.Minute)
+					}
+					k.produce(laneA, strconv.Itoa(i), dueAt(due))
+				}
+				time.Sleep(5 * time.Second)
+				r.end(t)
+				if n := len(k.deliveries()); n != 3 {
+					t.Fatalf("%d delivered, want the three that were due", n)
+				}
+				k.reset(laneA, to)
+				r = start(t, k, log, func(o *Options) { o.Policy.ClearForeign = true })
+				time.Sleep(2 * time.Minute)
+				// Everything at or above the offset comes, again where it came before, and nothing below it.
+				want := map[string]int{}
+				for i := range int64(6) {
+					if n := int((i + 1) % 2); i >= to {
+						want[strconv.FormatInt(i, 10)] = n + 1
+					} else if n > 0 {
+						want[strconv.FormatInt(i, 10)] = n
+					}
+				}
+				got := map[string]int{}
+				for _, d := range k.deliveries() {
+					got[string(d.item.Key)]++
+				}
+				if fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("delivered %v, want %v", got, want)
+				}
+				r.end(t)
+			})
+		})
+	}
 }

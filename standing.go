@@ -26,6 +26,12 @@ func (s *Scheduler) committed(ctx context.Context, name Lane) (c storedCommit) {
 	return c
 }
 
+// abandoned reports whether c, where the lane goes on, has nothing to do with what its log holds: the
+// operator has said that it shall be forgotten.
+func (s *storedCommit) abandoned(c Commit) bool {
+	return errors.Is(s.err, ErrForeignCommit) || s.found && c.Next < s.Next
+}
+
 // standing returns the commit that the lane stands at: Kafka's, or what docs/DESIGN.md §3.5 says
 // where Kafka has none, or one that cannot be.
 func (s *Scheduler) standing(name Lane, stored storedCommit, facts LaneFacts, local LaneState, waiting int64) (Commit, error) {
