@@ -126,3 +126,69 @@ func TestALaneThatIsClearedBeginsAtTheOffsetThatWasSet(t *testing.T) {
 		})
 	}
 }
+
+// smallReads is a cluster that reads few records at a time, as one does with large ones.
+type smallReads struct{ *process }
+
+func (c smallReads) ReadAt(ctx context.Context, l Lane, from int64, maxRecords int) ([]Record, error) {
+	return c.process.ReadAt(ctx, l, from, min(maxRecords, 10))
+}
+
+// blockyLog knows the low by blocks of 4096 offsets, as the real one does.
+type blockyLog struct{ *fakeLog }
+
+type blockyLane struct{ *fakeLane }
+
+func (g blockyLog) Lane(name Lane) (LaneLog, error) {
+	l, err := g.fakeLog.Lane(name)
+	return blockyLane{l.(*fakeLane)}, err
+}
+
+func (g blockyLog) Append(ctx context.Context, entries []Append, d Durability) error {
+	for i := range entries {
+		entries[i].Lane = entries[i].Lane.(blockyLane).fakeLane
+	}
+	return g.fakeLog.Append(ctx, entries, d)
+}
+
+func (l blockyLane) Low(next int64, leaving []Message) (int64, error) {
+	low, err := l.fakeLane.Low(next, leaving)
+	if low < next {
+		low &^= 4095
+	}
+	return low, err
+}
+
+func TestCarryingFindsWhatWaitsBehindLargeDeadRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		s, err := New(Options{
+			Cluster: smallReads{k.process()}, Log: blockyLog{newFakeLog()}, Contract: fakeContract{}, Instance: "one",
+			Limits: Limits{DeadOffsets: 10},
+			Upkeep: func(string) Upkeep { return Upkeep{Trim: true, Carry: true} },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		for range 1000 {
+			k.produce(laneA, "short")
+		}
+		k.produce(laneA, "year", dueAt(time.Now().Add(365*24*time.Hour)))
+		for range 100 {
+			for range 100 {
+				k.produce(laneA, "short")
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if low := k.commit(laneA).Low; low < 8192 {
+			t.Errorf("low %d: the ingress holds %d records while one waits", low, k.held(laneA))
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -75,11 +75,7 @@ func (s *Scheduler) tend(ctx context.Context, l *lane) error {
 	if !upkeep.Carry || !idle {
 		return nil
 	}
-	records, err := s.oldest(ctx, l.name, c, log.Waiting(), upkeep.Retention)
-	if err != nil || len(records) == 0 {
-		return err
-	}
-	carry, err := s.carryable(log, records, c)
+	carry, err := s.oldest(ctx, l.name, log, c, upkeep.Retention)
 	if err != nil || len(carry) == 0 {
 		return err
 	}
@@ -92,28 +88,33 @@ func (s *Scheduler) tend(ctx context.Context, l *lane) error {
 	return nil
 }
 
-// oldest returns the records at the lane's low if what waits there is to be carried now.
-func (s *Scheduler) oldest(ctx context.Context, name Lane, c Commit, waiting int64, retention time.Duration) ([]Record, error) {
+// oldest returns the first waiting messages at or above the lane's low, if they are to be carried now.
+func (s *Scheduler) oldest(ctx context.Context, name Lane, log LaneLog, c Commit, retention time.Duration) ([]Message, error) {
+	waiting := log.Waiting()
 	crowded := c.Next-c.Low-waiting > max(waiting, s.limits.DeadOffsets)
 	if waiting == 0 || !crowded && retention == 0 {
 		return nil, nil
 	}
-	want := carryRecords
 	if !crowded {
-		want = 1
+		first, err := s.cluster.ReadAt(ctx, name, c.Low, 1)
+		if err != nil || len(first) == 0 || s.wall().Sub(time.UnixMilli(first[0].TimestampMs)) <= retention/2 {
+			return nil, err
+		}
 	}
-	records, err := s.cluster.ReadAt(ctx, name, c.Low, want)
-	if err != nil || len(records) == 0 {
-		return nil, err
+	// One read may have few records, where they are large, and none of a message that waits: low lags
+	// behind by up to a block of offsets.
+	for from := c.Low; from < c.Low+carryRecords; {
+		records, err := s.cluster.ReadAt(ctx, name, from, carryRecords)
+		if err != nil || len(records) == 0 {
+			return nil, err
+		}
+		carry, err := s.carryable(log, records, c)
+		if err != nil || len(carry) > 0 {
+			return carry, err
+		}
+		from = records[len(records)-1].Offset + 1
 	}
-	if crowded {
-		return records, nil
-	}
-	old := s.wall().Sub(time.UnixMilli(records[0].TimestampMs)) > retention/2
-	if !old {
-		return nil, nil
-	}
-	return s.cluster.ReadAt(ctx, name, c.Low, carryRecords)
+	return nil, nil
 }
 
 // carryable returns the messages among records that wait in the log and are held by these records, but
