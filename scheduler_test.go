@@ -382,7 +382,10 @@ func TestWhatCannotBeCarriedHoldsNothingUp(t *testing.T) {
 				t.Fatalf("%d delivered after %d", seen, i+1)
 			}
 		}
-		if refused == 0 {
+		k.mu.Lock()
+		tried := refused
+		k.mu.Unlock()
+		if tried == 0 {
 			t.Fatal("nothing was carried, so nothing was refused")
 		}
 		time.Sleep(time.Hour)
