@@ -80,7 +80,7 @@ func (s *Scheduler) Assigned(m Membership, added []Lane) {
 	for _, name := range added {
 		s.assign(s.lane(name), m)
 	}
-	s.logger.Info("assigned", zap.Int("added", len(added)), zap.String("member", m.Member), zap.Int32("generation", m.Generation))
+	s.logger.Debug("assigned", zap.Int("added", len(added)), zap.String("member", m.Member), zap.Int32("generation", m.Generation))
 }
 
 // Revoked implements [Owner].
@@ -94,7 +94,7 @@ func (s *Scheduler) Revoked(ctx context.Context, lanes []Lane) {
 	for _, l := range waits {
 		s.awaitDecided(ctx, l)
 	}
-	s.logger.Info("revoked", zap.Int("lanes", len(lanes)))
+	s.logger.Debug("revoked", zap.Int("lanes", len(lanes)))
 }
 
 // Lost implements [Owner].
@@ -103,7 +103,7 @@ func (s *Scheduler) Lost(lanes []Lane) {
 	for _, name := range lanes {
 		s.release(s.lane(name))
 	}
-	s.logger.Warn("lost lanes", zap.Int("lanes", len(lanes)))
+	s.logger.Debug("lost lanes", zap.Int("lanes", len(lanes)))
 }
 
 // lane returns the lane of that name, made on first use.
@@ -212,7 +212,7 @@ func (s *Scheduler) takeover(ctx context.Context, l *lane, epoch uint64) error {
 	}
 }
 
-// stopError says that a lane cannot go on before a human acts.
+// stopError says that a lane cannot go on before a human acts. Its reason does not name the lane.
 type stopError struct{ reason string }
 
 func (e *stopError) Error() string { return e.reason }
@@ -247,6 +247,9 @@ func (s *Scheduler) load(ctx context.Context, l *lane, epoch uint64) error {
 	if err != nil {
 		return fmt.Errorf("open the log of %s: %w", l.name, err)
 	}
+	l.mu.Lock()
+	l.log = log // of a lane that stops before it is loaded, status tells what waits
+	l.mu.Unlock()
 	// In this order: the ingress cannot end before a commit that was made by then.
 	stored := s.committed(ctx, l.name)
 	facts, err := s.cluster.Facts(ctx, l.name)
@@ -278,7 +281,7 @@ func (s *Scheduler) load(ctx context.Context, l *lane, epoch uint64) error {
 	if l.epoch != epoch {
 		return nil
 	}
-	l.log, l.reset, l.kept, l.reason = log, false, kept, ""
+	l.reset, l.kept, l.reason = false, kept, ""
 	l.core = loadCore(commit, from, checkpoint, facts.End)
 	l.core.claim(l.name, s.claimed(l.name, commit, facts, max(commit.Next, checkpoint)))
 	s.logger.Info("lane assigned", zap.Stringer("lane", l.name),
@@ -315,7 +318,7 @@ func (s *Scheduler) prepareLog(name Lane, log LaneLog, c Commit, facts LaneFacts
 		from, checkpoint = local.From, local.Checkpoint
 	} else {
 		if reset && facts.Start > c.Low {
-			return 0, 0, false, stopf("lane %s: its log cannot be read, and its ingress begins at offset %d, so that the messages from offset %d on cannot be read again: restore the data directory, or delete it to go on without them", name, facts.Start, c.Low)
+			return 0, 0, false, stopf("its log cannot be read, and its ingress begins at offset %d, so that the messages from offset %d on cannot be read again: restore the data directory, or delete it to go on without them", facts.Start, c.Low)
 		}
 		if err := log.Reset(c); err != nil {
 			return 0, 0, false, fmt.Errorf("empty the log of %s: %w", name, err)

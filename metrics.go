@@ -184,10 +184,12 @@ func (c *laneCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(c.waiting, float64(l.Waiting))
 		gauge(c.overdue, float64(l.OverdueMs)/1000)
-		gauge(c.next, float64(l.Next))
-		gauge(c.low, float64(l.Low))
-		gauge(c.uncommitted, float64(max(0, l.Read-l.Next)))
-		gauge(c.unread, float64(max(0, l.Gate-l.Read)))
+		if l.Loaded {
+			gauge(c.next, float64(l.Next))
+			gauge(c.low, float64(l.Low))
+			gauge(c.uncommitted, float64(max(0, l.Read-l.Next)))
+			gauge(c.unread, float64(max(0, l.Gate-l.Read)))
+		}
 		for state := laneAssigned; state <= laneStopped; state++ {
 			v := 0.0
 			if l.State == state.String() {

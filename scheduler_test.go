@@ -479,11 +479,37 @@ func TestAReplacedIngressStopsALaneThatWaits(t *testing.T) {
 					if n := len(k.deliveries()); n != 1 || !status.Delivers() {
 						t.Errorf("%d delivered, lane %s: %s; want the one of the new topic", n, status.State, status.Reason)
 					}
-				} else if status.State != "stopped" || !strings.Contains(status.Reason, "on-recreated") || len(k.deliveries()) != 0 {
+				} else if status.State != "stopped" || !strings.Contains(status.Reason, "on-recreated") || strings.Contains(status.Reason, laneA.String()) || len(k.deliveries()) != 0 {
 					t.Errorf("lane %s: %s; %d delivered", status.State, status.Reason, len(k.deliveries()))
 				}
 				r.end(t)
 			})
 		})
+	}
+}
+
+func TestAStoppedLaneTellsWhatWaitsAndClaimsNoOffsets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, log := newFakeKafka(laneA), newFakeLog()
+		r := start(t, k, log)
+		k.produce(laneA, "far", dueAt(time.Now().Add(time.Minute)))
+		time.Sleep(5 * time.Second)
+		r.end(t)
+		k.recreate(laneA, false)
+
+		r = start(t, k, log) // a process that has not loaded the lane before
+		time.Sleep(2 * time.Minute)
+		st := r.Status().Lanes[0]
+		if st.State != "stopped" || st.Loaded || st.Waiting != 1 || st.OverdueMs < 60_000 {
+			t.Errorf("%+v; want a stopped lane that is not loaded, and one message that is late", st)
+		}
+		r.end(t)
+	})
+}
+
+func TestTheReasonOfAStopNamesItsCauseAndNotTheLane(t *testing.T) {
+	err := fmt.Errorf("lane %s: %w: offset 9 was committed without metadata", laneA, ErrForeignCommit)
+	if text, want := unnamed(laneA, err), ErrForeignCommit.Error()+": offset 9 was committed without metadata"; text != want {
+		t.Errorf("%q, want %q", text, want)
 	}
 }

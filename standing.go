@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -39,13 +40,15 @@ func (s *Scheduler) standing(name Lane, stored storedCommit, facts LaneFacts, lo
 	switch {
 	case errors.Is(err, ErrForeignCommit):
 		if !s.policy.ClearForeign {
-			return Commit{}, stopf("lane %s: the group's committed offset %d was not written by Bide (%v): set on-foreign-commit to clear to start there and forget what waits, or restore the commit", name, c.Next, err)
+			return Commit{}, stopf("the group's committed offset %d was not written by Bide (%s): set on-foreign-commit to clear to start there and forget what waits, up to %d messages in the log of this instance, or restore the commit",
+				c.Next, unnamed(name, err), waiting)
 		}
-		s.logger.Warn("starting at a committed offset that Bide did not write", zap.Stringer("lane", name), zap.Int64("offset", c.Next))
+		s.logger.Warn("starting at a committed offset that Bide did not write", zap.Stringer("lane", name), zap.Int64("offset", c.Next),
+			zap.Int64("discarded", waiting), zap.Int64("discardedFrom", local.Confirmed.Low))
 		next := min(max(c.Next, facts.Start), facts.End)
 		return fresh(next, facts), nil
 	case errors.Is(err, ErrCommitVersion):
-		return Commit{}, stopf("lane %s: %v: run the release that wrote it, or a newer one", name, err)
+		return Commit{}, stopf("%s: run the release that wrote it, or a newer one", unnamed(name, err))
 	case err != nil:
 		return Commit{}, fmt.Errorf("fetch the commit of %s: %w", name, err)
 	case !stored.found:
@@ -62,6 +65,11 @@ func (s *Scheduler) standing(name Lane, stored storedCommit, facts LaneFacts, lo
 		return c, nil
 	}
 	return s.replaced(name, c, facts, waiting)
+}
+
+// unnamed returns the text of err without the lane's name at its start: whoever shows it names the lane.
+func unnamed(name Lane, err error) string {
+	return strings.TrimPrefix(err.Error(), "lane "+name.String()+": ")
 }
 
 // uncommitted says where a lane without a commit begins.
@@ -83,8 +91,8 @@ func (s *Scheduler) uncommitted(name Lane, facts LaneFacts, local LaneState, wai
 	if beyond || empty || young || s.policy.StartEarliest {
 		return fresh(facts.Start, facts), nil
 	}
-	return Commit{}, stopf("lane %s: it has records from %s on but the group has no commit for it, which may have expired, so that it cannot be told which were delivered: set start to earliest to deliver all of them, or commit an offset and set on-foreign-commit to clear",
-		name, facts.First.UTC().Format(time.RFC3339))
+	return Commit{}, stopf("its ingress has records from %s on but the group has no commit for it, which may have expired, so that it cannot be told which were delivered: set start to earliest to deliver all of them, or commit an offset and set on-foreign-commit to clear",
+		facts.First.UTC().Format(time.RFC3339))
 }
 
 // replaced says how a lane goes on whose ingress is not the one that its commit is about, or ends
@@ -95,8 +103,8 @@ func (s *Scheduler) replaced(name Lane, c Commit, facts LaneFacts, waiting int64
 		what = fmt.Sprintf("ends at offset %d, before the committed offset %d", facts.End, c.Next)
 	}
 	if (waiting > 0 || c.Low < c.Next) && !s.policy.DiscardRecreated {
-		return Commit{}, stopf("lane %s: its ingress %s, and up to %d messages may still wait (%d in the log of this instance, the only copy): set on-recreated to discard to drop them and start anew",
-			name, what, c.Next-c.Low, waiting)
+		return Commit{}, stopf("its ingress %s, and up to %d messages may still wait (%d in the log of this instance, the only copy): set on-recreated to discard to drop them and start anew",
+			what, c.Next-c.Low, waiting)
 	}
 	s.logger.Warn("starting a lane anew, for its ingress "+what, zap.Stringer("lane", name), zap.Int64("discarded", waiting))
 	start := fresh(facts.Start, facts)

@@ -17,13 +17,17 @@ type LaneStatus struct {
 	Lane Lane
 	// State is assigned, catching-up, rebuilding, delivering or stopped.
 	State string
+	// Loaded says that the lane's standing is known: without it Next, Low, Read, Gate and Cursor say nothing.
+	Loaded bool
 	// Next, Cursor and Low are those of the last commit; Read is the offset accepted up to, Gate the one
 	// that reading must reach before the lane delivers.
 	Next, Low, Read, Gate int64
 	Cursor                Position
-	// Waiting is how many messages are in the log.
+	// Waiting is how many messages are in the log: of a lane that is not loaded, as this process left it, some
+	// of which another may have delivered since.
 	Waiting int64
-	// OverdueMs is how late the oldest waiting message is, 0 where none is due.
+	// OverdueMs is how late the oldest waiting message is, 0 where none is due, or where the lane is neither
+	// loaded nor stopped.
 	OverdueMs int64
 	// Reason says what is wrong, in a sentence; empty where nothing is.
 	Reason string
@@ -57,19 +61,22 @@ func (s *Scheduler) laneStatus(l *lane) (LaneStatus, bool) {
 		return LaneStatus{}, false
 	}
 	st := LaneStatus{
-		Lane: l.name, State: l.state.String(), Reason: l.reason,
+		Lane: l.name, State: l.state.String(), Reason: l.reason, Loaded: l.state.reads(),
 		Next: l.core.committed.Next, Low: l.core.committed.Low, Cursor: l.core.committed.Cursor,
 		Read: l.core.read, Gate: l.core.gate,
 	}
-	log := l.log
-	loaded := l.state.reads()
+	log, stopped := l.log, l.state == laneStopped
 	l.mu.Unlock()
 	if log == nil {
 		return st, true
 	}
 	st.Waiting = log.Waiting()
-	if loaded {
-		if p, ok, err := log.Next(st.Cursor); err == nil && ok {
+	settled := st.Cursor
+	if stopped {
+		settled = log.State().Confirmed.Cursor
+	}
+	if st.Loaded || stopped {
+		if p, ok, err := log.Next(settled); err == nil && ok {
 			st.OverdueMs = max(0, s.nowMs()-p.DueMs)
 		}
 	}

@@ -44,19 +44,22 @@ func newDemoCommand(p *program) *cobra.Command {
 		Long: `Send messages with random delays through the sidecar, and report what a read-committed consumer of the
 target sees: lost, early and duplicate messages, and how late they came. The broker is in this process;
 with --brokers it is a real cluster, on which topics and a group with random names are made and deleted
-afterwards. Exits 1 if a message was lost, early or came twice.`,
+afterwards. That takes the flag: brokers of the file or the environment are not used, the other settings
+of the connection are. Exits 1 if a message was lost, early or came twice.`,
 		Args: cobra.NoArgs,
 	}
-	config.AddFlags(cmd.Flags())
+	base := config.Default()
+	base.Log = config.Log{Level: "error", Format: "console"}
+	base.HTTPAddr = ""
+	config.AddFlags(cmd.Flags(), base)
 	hideFlags(cmd, "brokers", "delivery", "log.level", config.ConfigKey)
+	brokers := cmd.Flags().Lookup("brokers")
+	brokers.Usage, brokers.DefValue = "first brokers of a real cluster, as host:port; without it: a broker in this process", ""
 	cmd.Flags().IntVar(&o.messages, "messages", 1000, "how many are sent")
 	cmd.Flags().IntVar(&o.rate, "rate", 500, "how many are sent a second")
 	cmd.Flags().DurationVar(&o.maxDelay, "max-delay", 5*time.Second, "each delay is random, up to this")
 	cmd.Flags().BoolVar(&o.json, "json", false, "the last line of the output is one JSON object with the figures")
 	cmd.RunE = fails(func(cmd *cobra.Command) error {
-		base := config.Default()
-		base.Log = config.Log{Level: "error", Format: "console"}
-		base.HTTPAddr = ""
 		conf, err := config.Load(base, cmd.Flags(), p.environ)
 		if err := errors.Join(err, o.validate()); err != nil {
 			return err

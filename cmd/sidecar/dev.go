@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,13 +32,13 @@ sidecar on it. Topics are created when they are asked for, and kept in the data 
 those of 'sidecar run', but for the connection to the brokers. Not for production.`,
 		Args: cobra.NoArgs,
 	}
-	config.AddFlags(cmd.Flags())
+	base := config.Default()
+	base.DataDir = "bide-dev"
+	base.Log = config.Log{Level: "warn", Format: "console"}
+	config.AddFlags(cmd.Flags(), base)
 	hideFlags(cmd, "data-dir", "ingress", "http-addr", "delivery", "log.level", config.ConfigKey)
 	cmd.Flags().IntVar(&port, "port", devPort, "port of the broker; 0: any that is free")
 	cmd.RunE = fails(func(cmd *cobra.Command) error {
-		base := config.Default()
-		base.DataDir = "bide-dev"
-		base.Log = config.Log{Level: "warn", Format: "console"}
 		conf, err := config.Load(base, cmd.Flags(), p.environ)
 		if err != nil {
 			return err
@@ -69,6 +71,9 @@ func hideFlags(cmd *cobra.Command, shown ...string) {
 
 func runDev(ctx context.Context, conf config.Config, port int, log *zap.Logger, out io.Writer) error {
 	broker, err := startBroker(filepath.Join(conf.DataDir, "broker"), port)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w: choose another with --port; 0 is any that is free", err)
+	}
 	if err != nil {
 		return err
 	}

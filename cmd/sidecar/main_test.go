@@ -17,6 +17,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/bide-mq/bide/cmd/sidecar/internal/config"
 	"github.com/bide-mq/bide/cmd/sidecar/internal/demo"
@@ -164,6 +165,83 @@ func TestHelpNamesTheCommandsAndTheSettings(t *testing.T) {
 	_, stdout, _ = once(t, nil, "demo", "--help")
 	if strings.Contains(stdout, "sasl.mechanism") || !strings.Contains(stdout, "--messages") {
 		t.Errorf("help of demo:\n%s", stdout)
+	}
+}
+
+func TestHelpShowsTheDefaultsOfTheCommandItself(t *testing.T) {
+	for command, want := range map[string][]string{
+		"run":  {`(default "bide-data")`, "trace|debug|info|warn|error", "($BIDE_LOG_LEVEL) (default info)", "(default localhost:9092)"},
+		"dev":  {`(default "bide-dev")`, "($BIDE_LOG_LEVEL) (default warn)"},
+		"demo": {"($BIDE_LOG_LEVEL) (default error)", "without it: a broker in this process\n"},
+	} {
+		_, stdout, _ := once(t, nil, command, "--help")
+		for _, part := range want {
+			if !strings.Contains(stdout, part) {
+				t.Errorf("help of %s lacks %q:\n%s", command, part, stdout)
+			}
+		}
+	}
+}
+
+func TestAMistypedCommandLineIsToldWhatItMayHaveMeant(t *testing.T) {
+	for want, args := range map[string][]string{
+		"did you mean run?":          {"runn"},
+		"did you mean --brokers?":    {"run", "--broker", "x:1"},
+		"did you mean --messages?":   {"demo", "--message", "5"},
+		"BIDE_SASL_PASSWORD":         {"run", "--sasl.password", "x"},
+		"'sidecar dev --help'":       {"dev", "--bad"},
+		"has no port from 0 to":      {"run", "--http-addr", "127.0.0.1:99999"},
+		"did you mean instance-id?":  {"run", "--config", writeFile(t, "INSTANCE_ID: a\n")},
+		"did you mean sasl.username": {"run", "--config", writeFile(t, "sasl: {user: a}\n")},
+	} {
+		if code, _, stderr := once(t, nil, args...); code != exitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%v: exit code %d, lacks %q\n%s", args, code, want, stderr)
+		}
+	}
+}
+
+// writeFile returns the path of a file with that text.
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "bide.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestAPortInUseNamesTheSettingThatMendsIt(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	_, port, _ := net.SplitHostPort(ln.Addr().String())
+	code, _, stderr := once(t, nil, "dev", "--port", port, "--data-dir", t.TempDir(), "--http-addr", "")
+	if code != exitFault || !strings.Contains(stderr, "--port") {
+		t.Errorf("exit code %d, want %d and --port in\n%s", code, exitFault, stderr)
+	}
+}
+
+// Whoever has a cluster in the environment does not make topics on it by trying out a demo.
+func TestDemoLeavesTheClusterOfTheEnvironmentAlone(t *testing.T) {
+	cluster, err := startBroker("", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	asked := make(chan struct{}, 1)
+	cluster.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		return nil, nil, false
+	})
+	code, stdout, stderr := once(t, []string{"BIDE_BROKERS=" + strings.Join(cluster.ListenAddrs(), ",")}, "demo", "--messages", "10", "--max-delay", "10ms")
+	if code != 0 || len(asked) != 0 {
+		t.Errorf("exit code %d, asked the cluster %d times\n%s\n%s", code, len(asked), stdout, stderr)
 	}
 }
 

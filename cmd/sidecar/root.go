@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/bide-mq/bide/cmd/sidecar/internal/config"
 )
@@ -36,7 +37,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	called, err := root.ExecuteContextC(ctx)
 	var faults *config.FaultError
 	switch {
 	case err == nil:
@@ -50,7 +51,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		fmt.Fprintf(stderr, "sidecar: %s\n", first)
 		return exitFault
 	default:
-		fmt.Fprintf(stderr, "sidecar: %v\nRun 'sidecar --help' for usage.\n", err)
+		fmt.Fprintf(stderr, "sidecar: %v\nRun '%s --help' for usage.\n", err, called.CommandPath())
 		return exitUsage
 	}
 }
@@ -59,14 +60,40 @@ func newRoot(p *program) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "sidecar",
 		Short:         "Delayed messages for Apache Kafka",
-		Args:          cobra.NoArgs,
+		Version:       thisBuild().version,
+		Args:          knownCommand,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("bide {{.Version}}\n")
+	root.SetFlagErrorFunc(explainFlag)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newRunCommand(p), newDevCommand(p), newDemoCommand(p), newConfigCommand(p), newVersionCommand(p))
 	return root
+}
+
+// knownCommand refuses what is the name of no command.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return fmt.Errorf("unknown command %q; did you mean %s?", args[0], near[0])
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}
+
+// explainFlag says which flag may have been meant by one that there is not.
+func explainFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
+		return err
+	}
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	return errors.New(config.UnknownFlag(unknown.GetSpecifiedName(), known))
 }
 
 // fails marks the errors of a command as its own.

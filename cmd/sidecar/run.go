@@ -20,7 +20,7 @@ func newRunCommand(p *program) *cobra.Command {
 file (--config), the environment and flags; the later wins. 'sidecar config' prints them all.`,
 		Args: cobra.NoArgs,
 	}
-	config.AddFlags(cmd.Flags())
+	config.AddFlags(cmd.Flags(), config.Default())
 	cmd.RunE = fails(func(cmd *cobra.Command) error {
 		conf, err := config.Load(config.Default(), cmd.Flags(), p.environ)
 		if err != nil {

@@ -69,7 +69,7 @@ func (s *service) run(ctx context.Context) error {
 	if s.conf.HTTPAddr != "" {
 		ln, err := net.Listen("tcp", s.conf.HTTPAddr)
 		if err != nil {
-			return fmt.Errorf("http-addr: %w", err)
+			return fmt.Errorf("http-addr: %w: choose another address, or an empty one for none", err)
 		}
 		s.addr.Store(ln.Addr().(*net.TCPAddr))
 		s.log.Info("http listens", zap.Stringer("addr", ln.Addr()))
@@ -235,10 +235,13 @@ func (s *service) ready() httpd.Readiness {
 	for _, l := range status.Lanes {
 		lane := httpd.Lane{
 			Lane: l.Lane.String(), State: l.State, Waiting: l.Waiting, OverdueMs: l.OverdueMs,
-			Next: l.Next, Low: l.Low, Read: l.Read, Reason: l.Reason,
+			Reason: l.Reason,
 		}
-		if l.Cursor != bide.NoPosition {
-			lane.Cursor = l.Cursor.String()
+		if l.Loaded {
+			lane.Offsets = &httpd.Offsets{Next: l.Next, Low: l.Low, Read: l.Read}
+			if l.Cursor != bide.NoPosition {
+				lane.Cursor = l.Cursor.String()
+			}
 		}
 		if !l.Delivers() && r.Reason == "" {
 			r.Reason = strings.TrimSuffix(fmt.Sprintf("lane %s is %s: %s", lane.Lane, l.State, l.Reason), ": ")

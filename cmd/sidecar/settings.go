@@ -67,7 +67,7 @@ func meaning(s config.Setting) string {
 	if s.Choices == nil {
 		return s.Doc
 	}
-	return s.Doc + " (" + strings.Join(s.Choices, ", ") + ")"
+	return s.Doc + " (one of " + strings.Join(s.Choices, ", ") + ")"
 }
 
 func code(s string) string {

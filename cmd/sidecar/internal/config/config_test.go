@@ -20,7 +20,7 @@ import (
 func load(t *testing.T, yaml string, environ []string, args ...string) (config.Config, error) {
 	t.Helper()
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	config.AddFlags(flags)
+	config.AddFlags(flags, config.Default())
 	if yaml != "" {
 		path := filepath.Join(t.TempDir(), "bide.yaml")
 		if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
@@ -220,7 +220,7 @@ func TestEmptySectionsAreNoFaults(t *testing.T) {
 
 func TestSecretsHaveNoFlagAndAreNeverShown(t *testing.T) {
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	config.AddFlags(flags)
+	config.AddFlags(flags, config.Default())
 	for _, s := range config.Settings() {
 		if (flags.Lookup(s.Key) == nil) != s.Secret {
 			t.Errorf("%s: secret %t, flag %v", s.Key, s.Secret, flags.Lookup(s.Key))

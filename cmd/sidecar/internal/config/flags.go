@@ -8,21 +8,20 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// AddFlags adds --config and a flag for every setting that is no secret.
-func AddFlags(flags *pflag.FlagSet) {
+// AddFlags adds --config and a flag for every setting that is no secret. The help shows the defaults that
+// base has, which is what [Load] is given.
+func AddFlags(flags *pflag.FlagSet, base Config) {
 	flags.String(ConfigKey, "", "YAML file with settings ($"+envOf(ConfigKey)+")")
-	defaults := Default()
-	fields := leaves(reflect.ValueOf(&defaults).Elem(), "")
+	fields := leaves(reflect.ValueOf(&base).Elem(), "")
 	for _, s := range settings {
 		if s.Secret {
 			continue
 		}
-		v := &flagValue{text: s.Default(), kind: kindOfFlag(fields[s.Key])}
-		usage := s.Doc
+		v := &flagValue{text: Text(&base, s.Key), kind: kindOfFlag(fields[s.Key])}
 		if s.Choices != nil {
-			usage += ": " + strings.Join(s.Choices, ", ")
+			v.kind = strings.Join(s.Choices, "|")
 		}
-		flag := flags.VarPF(v, s.Key, "", usage+" ($"+s.Env()+")")
+		flag := flags.VarPF(v, s.Key, "", s.Doc+" ($"+s.Env()+")")
 		if v.kind == "bool" {
 			flag.NoOptDefVal = "true"
 		}

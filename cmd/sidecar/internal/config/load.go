@@ -231,16 +231,39 @@ func isSection(key string) bool {
 
 // unknown says that name is no setting, and which it may have been meant to be.
 func unknown(name string, known []string) string {
+	if meant := nearest(name, known); meant != "" {
+		return fmt.Sprintf("is no setting; did you mean %s?", meant)
+	}
+	return "is no setting; see: sidecar config"
+}
+
+// UnknownFlag says what is wrong with a flag that is not among those known: a secret, or none at all.
+func UnknownFlag(name string, known []string) string {
+	for _, s := range settings {
+		if s.Key == name && s.Secret {
+			return fmt.Sprintf("--%s is no flag, for a command line can be read by everybody: set %s-file or %s", name, name, s.Env())
+		}
+	}
+	if meant := nearest(name, known); meant != "" {
+		return fmt.Sprintf("unknown flag --%s; did you mean --%s?", name, meant)
+	}
+	return "unknown flag --" + name
+}
+
+// nearest returns the name among known that is most like name, whatever the case of its letters, or that
+// begins with it; empty where none is near.
+func nearest(name string, known []string) string {
 	best, distance := "", len(name)/3+1
 	for _, k := range slices.Sorted(slices.Values(known)) {
-		if d := editDistance(name, k); d < distance {
+		d := editDistance(strings.ToLower(name), strings.ToLower(k))
+		if strings.HasPrefix(k, name) {
+			d = min(d, len(name)/3)
+		}
+		if d < distance {
 			best, distance = k, d
 		}
 	}
-	if best == "" {
-		return "is no setting; see: sidecar config"
-	}
-	return fmt.Sprintf("is no setting; did you mean %s?", best)
+	return best
 }
 
 // editDistance returns how many letters must be put in, left out or changed to make b of a.

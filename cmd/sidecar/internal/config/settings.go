@@ -80,7 +80,7 @@ func IngressSettings() []Setting { return slices.Clone(ingressSettings) }
 
 var settings = []Setting{
 	{Key: "brokers", Doc: "first brokers to ask, as host:port"},
-	{Key: "ingress", Doc: "topics that are consumed: names, or a list with the settings of each (below)"},
+	{Key: "ingress", Doc: "topics that are consumed: names, or a YAML list with settings of each, as [{topic: retry.5m, target: orders, delay: 5m}]"},
 	{Key: "group", Doc: "consumer group; its commits say what is settled; a new name, with a new data-dir, starts from nothing"},
 	{Key: "delivery", Doc: "what a read-committed consumer sees of each message", Choices: []string{ExactlyOnce, AtLeastOnce}},
 	{Key: "data-dir", Doc: "directory of the log and the instance id; one process each"},
@@ -121,12 +121,12 @@ var settings = []Setting{
 	{Key: "sasl.aws.session-name", Doc: "name of the assumed role's session"},
 	{Key: "sasl.aws.external-id", Doc: "external id for assuming the role"},
 	{Key: "session-timeout", Doc: "how long a dead instance keeps its lanes"},
-	{Key: "group-protocol", Doc: "consumer is KIP-848", Choices: []string{"classic", "consumer"}},
+	{Key: "group-protocol", Doc: "how the group is joined; consumer is KIP-848", Choices: []string{"classic", "consumer"}},
 	{Key: "transactions", Doc: "transactional ids that an instance uses in turn"},
 	{Key: "transaction-timeout", Doc: "after which brokers end an abandoned transaction; at most 15s"},
 	{Key: "delivery-timeout", Doc: "how long a target may be unavailable before its messages are requeued"},
 	{Key: "max-message-bytes", Doc: "greatest record that is produced; as message.max.bytes of the brokers"},
-	{Key: "compression", Doc: "of what is produced", Choices: []string{"none", "gzip", "snappy", "lz4", "zstd"}},
+	{Key: "compression", Doc: "codec of what is produced", Choices: []string{"none", "gzip", "snappy", "lz4", "zstd"}},
 	{Key: "retry.backoff", Doc: "pause before a message is tried again; doubles with each attempt"},
 	{Key: "retry.max-backoff", Doc: "longest such pause"},
 	{Key: "retry.max-attempts", Doc: "attempts before a message becomes a dead letter"},
@@ -146,9 +146,9 @@ var settings = []Setting{
 	{Key: "topics.dead-letter-partitions", Doc: "partitions of a created dead-letter topic; -1: the brokers' default"},
 	{Key: "topics.replication-factor", Doc: "replicas of a created topic; -1: the brokers' default"},
 	{Key: "topics.dead-letter-retention", Doc: "how long a created dead-letter topic keeps its records"},
-	{Key: "start", Doc: "earliest: begin at the first record where the group has no commit and old records wait", Choices: []string{"auto", "earliest"}},
-	{Key: "on-recreated", Doc: "the ingress was deleted and created again: stop, or discard what waits", Choices: []string{"stop", "discard"}},
-	{Key: "on-foreign-commit", Doc: "somebody else committed for the group: stop, or clear the lane and start there", Choices: []string{"stop", "clear"}},
+	{Key: "start", Doc: "what a lane does that has old records but no commit: auto stops, earliest begins at the first record", Choices: []string{"auto", "earliest"}},
+	{Key: "on-recreated", Doc: "what a lane does whose ingress was deleted and created again; discard drops what waits", Choices: []string{"stop", "discard"}},
+	{Key: "on-foreign-commit", Doc: "what a lane does for which somebody else committed; clear forgets what waits and starts at that offset", Choices: []string{"stop", "clear"}},
 	{Key: "watchdog-limit", Doc: "how long a loop may work at one step before the process ends"},
 }
 

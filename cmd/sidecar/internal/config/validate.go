@@ -152,6 +152,8 @@ func (c *Config) judgeNames(j *judge) {
 	if c.HTTPAddr != "" {
 		if _, port, err := net.SplitHostPort(c.HTTPAddr); err != nil || port == "" {
 			j.add("http-addr", "%q is not host:port", c.HTTPAddr)
+		} else if _, err := net.LookupPort("tcp", port); err != nil {
+			j.add("http-addr", "%q has no port from 0 to 65535", c.HTTPAddr)
 		}
 	}
 	if c.Pprof && c.HTTPAddr == "" {

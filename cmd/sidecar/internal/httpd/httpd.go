@@ -53,13 +53,18 @@ type Lane struct {
 	Waiting int64 `json:"waiting"`
 	// OverdueMs is by how long the oldest message that is due has not been delivered yet.
 	OverdueMs int64 `json:"overdue_ms"`
-	// Next, Low and Read are ingress offsets, Cursor is due/offset.
+	// Offsets are nil, and not in the answer, while they are not known.
+	*Offsets
+	// Reason says why the lane does not deliver.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Offsets is how far a lane is. Next, Low and Read are ingress offsets, Cursor is due/offset.
+type Offsets struct {
 	Next   int64  `json:"next"`
 	Low    int64  `json:"low"`
 	Read   int64  `json:"read"`
 	Cursor string `json:"cursor,omitempty"`
-	// Reason says why the lane does not deliver.
-	Reason string `json:"reason,omitempty"`
 }
 
 // Sources are what a handler asks. Live, Local and Ready are called at every request, from any

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -72,14 +73,14 @@ func TestReadyzGivesDetailOfEveryLane(t *testing.T) {
 	}
 	s.ready = httpd.Readiness{
 		Joined: true, Reason: "lane in/3 is stopped",
-		Lanes: []httpd.Lane{{Lane: "in/3", State: "stopped", Waiting: 7, OverdueMs: 1500, Next: 9, Low: 2, Read: 9, Cursor: "5/1", Reason: "recreated"}},
+		Lanes: []httpd.Lane{{Lane: "in/3", State: "stopped", Waiting: 7, OverdueMs: 1500, Offsets: &httpd.Offsets{Next: 9, Low: 2, Read: 9, Cursor: "5/1"}, Reason: "recreated"}},
 	}
 	status, _, body = get(t, h, "/readyz", "")
 	var got httpd.Readiness
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
-	if status != 503 || got.Ready || len(got.Lanes) != 1 || got.Lanes[0] != s.ready.Lanes[0] {
+	if status != 503 || got.Ready || len(got.Lanes) != 1 || !reflect.DeepEqual(got.Lanes, s.ready.Lanes) {
 		t.Errorf("a lane stopped: %d %s", status, body)
 	}
 }
