@@ -10,7 +10,7 @@
 //	the commits say of each message what is true, while instances are dead and at the end
 //	nothing waits in a log, and low = next, once nothing waits
 //
-//	go test ./test/sim                                              the fixed seeds and a fresh one
+//	go test -count=1 ./test/sim                                     the fixed seeds and a fresh one
 //	go test ./test/sim -run Simulation -sim.runs 1000 -sim.seed 1   seeds 1 … 1000
 //	go test ./test/sim -run Simulation -sim.seed 17 -sim.log        seed 17, with its log
 //

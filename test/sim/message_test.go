@@ -138,7 +138,7 @@ func bytesOrNot(rng *rand.Rand, prefix string) []byte {
 // produce writes messages until ctx is done: single ones, bursts with one due, and transactions, of which
 // some are aborted.
 func (w *world) produce(ctx context.Context, rng *rand.Rand) error {
-	opts := []kgo.Opt{kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0)}
+	opts := []kgo.Opt{kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0), kgo.ProducerBatchCompression(kgo.NoCompression())}
 	plain, err := w.client(opts...)
 	if err != nil {
 		return err

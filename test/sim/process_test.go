@@ -73,6 +73,7 @@ func (p *process) run(ctx context.Context) (err error) {
 		Connection: kafka.Connection{Brokers: p.w.addrs(), Dialer: p.wire.dial},
 		Group:      group, Instance: p.id, Topics: []string{ingress}, Contract: p.w.contract,
 		Mode: set.mode, SessionTimeout: 6 * time.Second, TransactionTimeout: set.transactionTimeout, DeliveryTimeout: 2 * time.Second,
+		Compression:  "none", // buffers of megabytes for batches of bytes would take most of the time
 		Transactions: set.limits.Transactions, Logger: logger.Named("kafka"),
 	})
 	if err != nil {
