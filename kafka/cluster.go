@@ -103,8 +103,12 @@ type Cluster struct {
 	topics  sync.Map // name of an ingress → its id when facts of it were last asked
 	ids     *idPool
 	commits commitProducer
-	loose   *kgo.Client // produces in at-least-once mode
-	bare    bareLetters
+	markers markKeeper
+	// offsetsCount is how many partitions the topic of committed offsets has, once that was asked.
+	offsetsCount atomic.Int32
+	offsetsAsk   atomic.Int64 // not before then, epoch nanoseconds: Bide may not see it
+	loose        *kgo.Client  // produces in at-least-once mode
+	bare         bareLetters
 
 	life  context.Context // ends with Close
 	end   context.CancelFunc
@@ -145,6 +149,7 @@ func NewCluster(opt Options) (*Cluster, error) {
 		out:    make(chan struct{}),
 	}
 	c.life, c.end = context.WithCancel(context.Background())
+	c.markers.init()
 	if err := c.open(); err != nil {
 		c.Close()
 		return nil, err
@@ -230,6 +235,7 @@ func (c *Cluster) open() (err error) {
 	c.commits.cluster = c
 	c.commits.id = commitTxnID(c.prefix)
 	c.commits.turn = make(chan struct{}, 1)
+	c.spawn(c.keepMarkers)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,10 @@ const (
 	unstableLimit = 200 * time.Millisecond
 	// fenceAgain is how long until they are fenced again, should it not have helped.
 	fenceAgain = 10 * time.Second
+	// unstableLong is how long they may be so before that is logged, and all ids of the group are looked at.
+	unstableLong = 2 * time.Second
+	// settleAgain is how often lost markers are looked for meanwhile.
+	settleAgain = time.Second
 	// tellAgain is how often a fault that lasts is logged.
 	tellAgain = 10 * time.Second
 )
@@ -113,7 +118,8 @@ func (c *Cluster) fetchOffset(ctx context.Context, lane bide.Lane, stable bool) 
 // Committed returns the lane's commit; see [bide.Cluster].
 func (c *Cluster) Committed(ctx context.Context, lane bide.Lane) (bide.Commit, bool, error) {
 	wait := backoff{least: minBusyWait, most: time.Second}
-	var unstableSince, fenced, told time.Time
+	var unrest unrest
+	var told time.Time
 	for {
 		stored, err := c.fetchOffset(ctx, lane, true)
 		switch {
@@ -127,13 +133,7 @@ func (c *Cluster) Committed(ctx context.Context, lane bide.Lane) (bide.Commit, b
 			return commit, true, nil
 		case errors.Is(err, errUnstable):
 			wait.most = 20 * time.Millisecond
-			if unstableSince.IsZero() {
-				unstableSince = time.Now()
-			}
-			if time.Since(unstableSince) > unstableLimit && time.Since(fenced) > fenceAgain {
-				fenced = time.Now()
-				c.fenceLastOwner(ctx, lane)
-			}
+			unrest.tend(ctx, c, lane)
 		default:
 			wait.most = time.Second
 			if ctx.Err() == nil && time.Since(told) > tellAgain {
@@ -147,21 +147,44 @@ func (c *Cluster) Committed(ctx context.Context, lane bide.Lane) (bide.Commit, b
 	}
 }
 
-// fenceLastOwner fences the ids named in the commit below the open transaction.
-func (c *Cluster) fenceLastOwner(ctx context.Context, lane bide.Lane) {
+// lastPrefix returns the prefix of transactional ids that the commit below an open transaction names, if
+// it is one of the group's.
+func (c *Cluster) lastPrefix(ctx context.Context, lane bide.Lane) string {
 	stored, err := c.fetchOffset(ctx, lane, false)
 	if err != nil || stored.offset < 0 {
-		return
+		return ""
 	}
 	_, prefix, err := decodeCommit(stored.offset, stored.meta)
-	if err != nil || prefix == c.prefix || !ownsPrefix(c.opt.Group, prefix) {
-		return // the own ids were fenced when the process started, and what is open now is in use
+	if err != nil || !ownsPrefix(c.opt.Group, prefix) {
+		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, fenceAgain)
-	defer cancel()
-	if err := c.fenceOwner(ctx, prefix); err != nil {
-		c.log.Warn("cannot fence the last owner of a lane; waiting for its transaction to time out",
-			zap.Stringer("lane", lane), zap.Error(err))
+	return prefix
+}
+
+// unrest is how long a lane's offsets have been unstable, and what was done about it.
+type unrest struct {
+	since, settled, fenced, told time.Time
+	why                          error
+}
+
+// tend is called each time that the offsets were found unstable.
+func (u *unrest) tend(ctx context.Context, c *Cluster, lane bide.Lane) {
+	if u.since.IsZero() {
+		u.since = time.Now()
+	}
+	age := time.Since(u.since)
+	if age > unstableLimit && time.Since(u.settled) > settleAgain {
+		fence := time.Since(u.fenced) > fenceAgain
+		if fence {
+			u.fenced = time.Now()
+		}
+		u.why = c.settle(ctx, lane, age > unstableLong, fence)
+		u.settled = time.Now()
+	}
+	if age > unstableLong && time.Since(u.told) > tellAgain && ctx.Err() == nil {
+		u.told = time.Now()
+		c.log.Warn("a lane's offsets stay part of an open transaction; waiting",
+			zap.Stringer("lane", lane), zap.Duration("since", age), zap.Error(cmp.Or(u.why, errNotOver)))
 	}
 }
 

@@ -269,6 +269,13 @@ func (c *Contract) forbids(name string) (code string) {
 	return ""
 }
 
+// writes reports whether Bide may write a topic: a target that is allowed, an ingress, or the dead letters.
+func (c *Contract) writes(topic string) bool {
+	_, ingress := c.ingresses[topic]
+	_, listed := c.allowed[topic]
+	return ingress || listed || topic == c.deadLetter || c.forbids(topic) == "" && c.allows([]byte(topic))
+}
+
 func (c *Contract) allows(name []byte) bool {
 	for _, p := range c.prefixes {
 		if len(name) >= len(p) && string(name[:len(p)]) == p {

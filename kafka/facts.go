@@ -72,6 +72,25 @@ func (c *Cluster) facts(ctx context.Context, lane bide.Lane) (f bide.LaneFacts, 
 	return f, nil
 }
 
+// allTopics returns the topics that Bide may see, with how many partitions each has.
+func (c *Cluster) allTopics(ctx context.Context) (map[string]int32, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = nil // all
+	resp, err := req.RequestWith(ctx, c.plain)
+	if err != nil {
+		return nil, fmt.Errorf("list topics: %w", err)
+	}
+	topics := make(map[string]int32, len(resp.Topics))
+	for _, t := range resp.Topics {
+		if t.Topic != nil && t.ErrorCode == 0 {
+			topics[*t.Topic] = int32(len(t.Partitions))
+		}
+	}
+	return topics, nil
+}
+
 // describe returns a topic's id and how many partitions it has.
 func (c *Cluster) describe(ctx context.Context, topic string) (id [16]byte, partitions int32, err error) {
 	req := kmsg.NewPtrMetadataRequest()

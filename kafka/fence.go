@@ -48,12 +48,13 @@ func (c *Cluster) initProducer(ctx context.Context, txnID string) (producerIdent
 	return producerIdent{txnID: txnID, id: resp.ProducerID, epoch: resp.ProducerEpoch}, nil
 }
 
-// fence repeats initProducer until it succeeds: then every transaction begun under the id before is
-// decided, whoever began it. Errors: ctx's, and those that no retry mends.
+// fence repeats initKnowing until it succeeds: then every transaction begun under the id before is
+// decided, whoever began it, and its markers are healed or remembered. Errors: ctx's, and those that no
+// retry mends.
 func (c *Cluster) fence(ctx context.Context, txnID string) (producerIdent, error) {
 	wait := backoff{least: minBusyWait, most: maxBusyWait}
 	for {
-		id, err := c.initProducer(ctx, txnID)
+		id, err := c.initKnowing(ctx, txnID, nil)
 		if err == nil || !mendable(err) {
 			return id, err
 		}
@@ -80,7 +81,11 @@ func (c *Cluster) fenceAll(ctx context.Context, ids []string) error {
 func (c *Cluster) fenceOwner(ctx context.Context, prefix string) error {
 	c.metrics.takeovers.Inc()
 	c.log.Info("fencing the last owner of a lane", zap.String("transactional_id_prefix", prefix))
-	return c.fenceAll(ctx, txnIDs(prefix))
+	ids := txnIDs(prefix)
+	if err := c.healEverywhere(ctx, ids); err != nil {
+		return err
+	}
+	return c.fenceAll(ctx, ids)
 }
 
 // mendable reports whether time may mend err. Authorisation and what the broker does not know are a

@@ -80,7 +80,17 @@ func (c *Cluster) Join(ctx context.Context, owner bide.Owner) error {
 
 // fenceSelf ends what an earlier process with this instance id left open.
 func (c *Cluster) fenceSelf(ctx context.Context) error {
-	if err := c.fenceAll(ctx, txnIDs(c.prefix)); err != nil {
+	ids, wait := txnIDs(c.prefix), backoff{least: minBusyWait, most: time.Second}
+	for {
+		err := c.healEverywhere(ctx, ids)
+		if err == nil || !mendable(err) {
+			break // fencing tells what is wrong
+		}
+		if !wait.rest(ctx) {
+			return context.Cause(ctx)
+		}
+	}
+	if err := c.fenceAll(ctx, ids); err != nil {
 		return fmt.Errorf("initialise the own transactional ids: %w", err)
 	}
 	return nil

@@ -23,6 +23,7 @@ const (
 // txnSlot is one transactional id of the pool and, once it was used, its client.
 type txnSlot struct {
 	id     string
+	use    sync.Mutex // held by whoever begins or ends something under the id
 	client *kgo.Client
 }
 
@@ -57,22 +58,58 @@ func newIDPool(c *Cluster, width int) *idPool {
 	return p
 }
 
-// acquire waits for the next id in turn.
+// acquire waits for the next id in turn, and holds it.
 func (p *idPool) acquire(ctx context.Context) (*txnSlot, error) {
-	select {
-	case s := <-p.free:
-		return s, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-p.cluster.life.Done():
-		return nil, errClosed
+	for {
+		select {
+		case s := <-p.free:
+			if s.use.TryLock() {
+				return s, nil
+			}
+			p.free <- s // a marker of its last transaction is looked for
+			if !rest(ctx, minBusyWait) {
+				return nil, context.Cause(ctx)
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-p.cluster.life.Done():
+			return nil, errClosed
+		}
 	}
+}
+
+// swap gives a spare id that misses no marker for one in turn that does. Without one, or where the spare
+// is looked at just now, it returns s.
+func (p *idPool) swap(s *txnSlot) *txnSlot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, other := range p.mu.spare {
+		if len(p.cluster.markers.of(other.id, 0)) == 0 && other.use.TryLock() {
+			p.mu.spare[i] = s
+			s.use.Unlock()
+			return other
+		}
+	}
+	return s
+}
+
+// slot returns the slot of an id, nil for an id that is none of the pool's.
+func (p *idPool) slot(id string) *txnSlot {
+	for _, s := range p.mu.all { // never changed
+		if s.id == id {
+			return s
+		}
+	}
+	return nil
 }
 
 var errClosed = errors.New("cluster closed")
 
 // release puts an id whose transaction ended back in turn.
-func (p *idPool) release(s *txnSlot) { p.free <- s }
+func (p *idPool) release(s *txnSlot) {
+	s.use.Unlock()
+	p.free <- s
+}
 
 // recycle makes an id usable again whose transaction failed: its client is dropped, and the id fenced,
 // which aborts the transaction. It returns when that is done or takes too long. A cancelled call does it
@@ -114,6 +151,7 @@ func (p *idPool) setAside(s *txnSlot, why error) {
 			}
 		}
 		c.log.Info("transactional id usable again", zap.String("transactional_id", s.id))
+		s.use.Unlock()
 		p.mu.Lock()
 		p.mu.spare = append(p.mu.spare, s)
 		p.fillLocked()

@@ -17,6 +17,8 @@ type Metrics struct {
 	idsAside           prometheus.Gauge
 	unknownOutcomes    prometheus.Counter
 	fetched            prometheus.Counter
+	lostMarkers        *prometheus.CounterVec
+	unmarked           prometheus.Gauge
 }
 
 // NewMetrics registers the metrics of package kafka with reg; a nil reg registers them nowhere.
@@ -57,6 +59,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "bide_fetched_records_total",
 			Help: "Ingress records read, those dropped as read before included.",
 		}),
+	}
+	m.lostMarkers = auto.NewCounterVec(prometheus.CounterOpts{
+		Name: "bide_lost_markers_total",
+		Help: "Transaction markers that the cluster lost (KAFKA-20734), by the kind of partition: target, offsets.",
+	}, []string{"partition"})
+	m.unmarked = auto.NewGauge(prometheus.GaugeOpts{
+		Name: "bide_unmarked_partitions",
+		Help: "Lost transaction markers that are not written yet: readers of committed records stand still in their partitions.",
+	})
+	for _, kind := range []string{"target", "offsets"} {
+		m.lostMarkers.WithLabelValues(kind)
 	}
 	for _, o := range []bide.Outcome{bide.Committed, bide.Aborted, bide.Taken} {
 		m.transactions.WithLabelValues(outcomeWord(o))

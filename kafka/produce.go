@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -63,6 +64,8 @@ type produceRun struct {
 		errs  []error
 		topic []string
 		size  []int
+		// written has the greatest offset of the records in each partition.
+		written map[topicPartition]int64
 	}
 	err error // of the run as a whole
 }
@@ -109,9 +112,12 @@ func (r *produceRun) produce(ctx context.Context, client *kgo.Client, rec *kgo.R
 	r.mu.open++
 	r.mu.errs[i] = errUnanswered
 	r.mu.Unlock()
-	client.Produce(ctx, rec, func(_ *kgo.Record, err error) {
+	client.Produce(ctx, rec, func(rec *kgo.Record, err error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		if err == nil {
+			r.noteLocked(rec)
+		}
 		if r.mu.over {
 			return
 		}
@@ -150,6 +156,22 @@ func (r *produceRun) wait(ctx context.Context, limit <-chan time.Time) bool {
 		r.mu.Unlock()
 		return false
 	}
+}
+
+// noteLocked notes where the broker put a record.
+func (r *produceRun) noteLocked(rec *kgo.Record) {
+	if r.mu.written == nil {
+		r.mu.written = make(map[topicPartition]int64)
+	}
+	p := topicPartition{rec.Topic, rec.Partition}
+	r.mu.written[p] = max(r.mu.written[p], rec.Offset)
+}
+
+// wrote returns the greatest offset of the records in each partition.
+func (r *produceRun) wrote() map[topicPartition]int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.mu.written)
 }
 
 func (r *produceRun) failed() bool {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -71,6 +73,9 @@ func (c *Cluster) transactItems(ctx context.Context, m bide.Membership, plans []
 		if slot, err = c.ids.acquire(ctx); err != nil {
 			return aborted(plans, err)
 		}
+		if !c.clear(ctx, slot.id) {
+			slot = c.ids.swap(slot)
+		}
 		var client *kgo.Client
 		var id producerIdent
 		if client, id, err = c.ids.ready(ctx, slot); err == nil {
@@ -122,6 +127,7 @@ func (c *Cluster) transactUnder(ctx context.Context, slot *txnSlot, client *kgo.
 	err = client.EndTransaction(end, kgo.TryCommit)
 	stop()
 	if err == nil {
+		c.noteCommitted(grace, id, run.wrote(), plans)
 		c.ids.release(slot)
 		return committed(plans), nil
 	}
@@ -129,7 +135,7 @@ func (c *Cluster) transactUnder(ctx context.Context, slot *txnSlot, client *kgo.
 		return nil, fmt.Errorf("end a transaction of %s: %w: %w", slot.id, kerr.TransactionAbortable, err)
 	}
 	c.ids.drop(slot)
-	results, fenced := c.readBack(grace, slot.id, plans, fmt.Errorf("end a transaction of %s: %w", slot.id, err))
+	results, fenced := c.readBack(grace, slot.id, plans, run.wrote(), fmt.Errorf("end a transaction of %s: %w", slot.id, err))
 	if fenced {
 		c.ids.release(slot)
 	} else {
@@ -179,16 +185,19 @@ func (c *Cluster) refused(plans []*bide.Plan, each []error, err error) []bide.Re
 
 // readBack learns what became of a transaction whose end was not answered: once its id is initialised
 // anew it is decided, and once the offsets are stable they tell. fenced says that the id is usable.
-func (c *Cluster) readBack(ctx context.Context, txnID string, plans []*bide.Plan, why error) (results []bide.Result, fenced bool) {
+// written are the partitions that the transaction wrote.
+func (c *Cluster) readBack(ctx context.Context, txnID string, plans []*bide.Plan, written map[topicPartition]int64, why error) (results []bide.Result, fenced bool) {
 	c.metrics.unknownOutcomes.Inc()
 	c.log.Warn("end of a transaction not answered; reading its outcome back",
 		zap.String("transactional_id", txnID), zap.Error(why))
 	results = make([]bide.Result, len(plans))
 	known := make([]bool, len(plans))
+	parts := slices.Collect(maps.Keys(written))
 	wait := backoff{least: minBusyWait, most: 500 * time.Millisecond}
+	var unrest unrest
 	for {
 		if !fenced {
-			_, err := c.initProducer(ctx, txnID)
+			_, err := c.initKnowing(ctx, txnID, parts)
 			fenced = err == nil
 		}
 		open := 0
@@ -198,7 +207,9 @@ func (c *Cluster) readBack(ctx context.Context, txnID string, plans []*bide.Plan
 			}
 			stored, err := c.fetchOffset(ctx, p.Lane, true)
 			if err != nil {
-				open++
+				if open++; fenced && errors.Is(err, errUnstable) {
+					unrest.tend(ctx, c, p.Lane)
+				}
 				continue
 			}
 			// The own commit proves itself; any other does only after the id was fenced, for until
@@ -224,6 +235,16 @@ func (c *Cluster) readBack(ctx context.Context, txnID string, plans []*bide.Plan
 			return results, fenced
 		}
 	}
+}
+
+// noteCommitted remembers what a committed transaction wrote, until its markers have been seen.
+func (c *Cluster) noteCommitted(ctx context.Context, id producerIdent, written map[topicPartition]int64, plans []*bide.Plan) {
+	two, _ := c.txnVersionTwo(ctx) // asked for when the transaction began
+	offsets, err := c.offsetsPartition(ctx)
+	if err != nil {
+		offsets = topicPartition{topic: offsetsTopic, number: -1}
+	}
+	c.markers.committed(id.txnID, ending{producer: id.id, epoch: id.epoch, commit: true, bumps: two}, written, offsets, plans[0].Lane)
 }
 
 // produceThenCommit runs plans without a transaction.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -18,6 +19,7 @@ type commitProducer struct {
 	id      string
 	turn    chan struct{} // capacity 1: held by the transaction that runs
 	ident   producerIdent // zero when the id has to be initialised
+	stale   atomic.Bool   // the id has another epoch than ident
 }
 
 func (p *commitProducer) transact(ctx context.Context, m bide.Membership, plans []*bide.Plan) []bide.Result {
@@ -54,6 +56,12 @@ func (p *commitProducer) abort() {
 // initialised before it is used again.
 func (p *commitProducer) try(ctx context.Context, m bide.Membership, plans []*bide.Plan) ([]bide.Result, error) {
 	c := p.cluster
+	if !c.clear(ctx, p.id) {
+		return nil, fmt.Errorf("transactional id %s: %w", p.id, errUnmarked)
+	}
+	if p.stale.Swap(false) {
+		p.ident = producerIdent{}
+	}
 	if p.ident == (producerIdent{}) {
 		ident, err := c.fence(ctx, p.id)
 		if err != nil {
@@ -71,11 +79,13 @@ func (p *commitProducer) try(ctx context.Context, m bide.Membership, plans []*bi
 	}
 	grace, cancel := c.graceful(ctx, decideGrace)
 	defer cancel()
+	was := p.ident
 	if err := p.end(grace); err != nil {
 		p.ident = producerIdent{}
-		results, _ := c.readBack(grace, p.id, plans, err)
+		results, _ := c.readBack(grace, p.id, plans, nil, err)
 		return results, nil
 	}
+	c.noteCommitted(grace, was, nil, plans)
 	return committed(plans), nil
 }
 
