@@ -201,6 +201,8 @@ func (s *Scheduler) takeover(ctx context.Context, l *lane, epoch uint64) error {
 			return nil
 		case errors.Is(err, ErrLogClosed):
 			return err
+		case errors.Is(err, ErrLogCorrupt):
+			l.distrust()
 		}
 		s.logger.Warn("lane not taken over yet", zap.Stringer("lane", l.name), zap.Error(err))
 		s.explain(l, epoch, err.Error())
@@ -271,6 +273,9 @@ func (s *Scheduler) load(ctx context.Context, l *lane, epoch uint64) error {
 	l.mu.Lock()
 	reset := l.reset
 	l.mu.Unlock()
+	if _, _, err := log.Next(NoPosition); err != nil && !reset {
+		return fmt.Errorf("read the log of %s: %w", l.name, err) // its state was not to be trusted
+	}
 	from, checkpoint, kept, err := s.prepareLog(l.name, log, commit, facts, reset)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,10 +13,22 @@ import (
 
 var errDisk = errors.New("disk error")
 
-// faultyLog is a fakeLog whose scans can fail, lane by lane.
+// faultyLog is a fakeLog whose scans can fail, lane by lane, and of which lanes can be corrupt.
 type faultyLog struct {
 	*fakeLog
 	scan func(Lane) error
+
+	mu      sync.Mutex
+	corrupt map[Lane]string // the method that meets what is corrupt, until the lane is reset
+}
+
+func (g *faultyLog) meet(name Lane, method string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.corrupt[name] == method {
+		return ErrLogCorrupt
+	}
+	return nil
 }
 
 type faultyLane struct {
@@ -32,8 +45,12 @@ func (g *faultyLog) Lane(name Lane) (LaneLog, error) {
 func (g *faultyLog) Append(ctx context.Context, entries []Append, d Durability) error {
 	plain := make([]Append, len(entries))
 	for i, e := range entries {
+		l := e.Lane.(*faultyLane)
+		if err := g.meet(l.name, "Append"); err != nil {
+			return err
+		}
 		plain[i] = e
-		plain[i].Lane = e.Lane.(*faultyLane).fakeLane
+		plain[i].Lane = l.fakeLane
 	}
 	return g.fakeLog.Append(ctx, plain, d)
 }
@@ -45,6 +62,27 @@ func (l *faultyLane) Scan(after, upTo Position, b Budget) ([]Message, bool, erro
 		}
 	}
 	return l.fakeLane.Scan(after, upTo, b)
+}
+
+func (l *faultyLane) Next(after Position) (Position, bool, error) {
+	if err := l.of.meet(l.name, "Next"); err != nil {
+		return Position{}, false, err
+	}
+	return l.fakeLane.Next(after)
+}
+
+func (l *faultyLane) Forget(cursor Position) error {
+	if err := l.of.meet(l.name, "Forget"); err != nil {
+		return err
+	}
+	return l.fakeLane.Forget(cursor)
+}
+
+func (l *faultyLane) Reset(c Commit) error {
+	l.of.mu.Lock()
+	delete(l.of.corrupt, l.name)
+	l.of.mu.Unlock()
+	return l.fakeLane.Reset(c)
 }
 
 // leaver is a process that gives its lanes back when it leaves the group, as a real one does, and tells how
@@ -126,4 +164,37 @@ func TestAPanicInATransactionEndsTheProcess(t *testing.T) {
 			t.Errorf("run: %v, want the panic, and in which loop it was", err)
 		}
 	})
+}
+
+// What is corrupt may be met in a takeover, or when a lane is read again and its messages are looked up. The
+// lane is rebuilt, and is not read into the same fault with every start.
+func TestALaneWhoseLogIsCorruptIsRebuiltWhereverThatIsMet(t *testing.T) {
+	for _, method := range []string{"Next", "Forget", "Append"} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := newFakeKafka(laneA, laneB)
+				log := newFakeLog()
+				r := start(t, k, log)
+				due := time.Now().Add(time.Minute)
+				k.produce(laneA, "early")
+				time.Sleep(2 * time.Second)
+				k.produce(laneA, "a", dueAt(due))
+				k.produce(laneB, "b", dueAt(due))
+				time.Sleep(2 * time.Second)
+				faulty := &faultyLog{fakeLog: r.kill(log), corrupt: map[Lane]string{laneA: method}}
+				r = start(t, k, faulty)
+				time.Sleep(time.Second)
+				k.produce(laneA, "a2", dueAt(due))
+				k.produce(laneB, "b2", dueAt(due))
+				time.Sleep(2 * time.Minute)
+				if faulty.corrupt[laneA] != "" {
+					t.Error("the lane was not rebuilt")
+				}
+				if n := len(k.deliveries()); n != 5 {
+					t.Errorf("%d delivered, want 5", n)
+				}
+				r.end(t)
+			})
+		})
+	}
 }

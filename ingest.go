@@ -75,14 +75,18 @@ func (s *Scheduler) store(ctx context.Context, batches []Batch) error {
 		}
 		arrivals = append(arrivals, a)
 		if len(a.store) > 0 {
-			entries = append(entries, Append{Lane: l.log, Messages: a.store, Checkpoint: a.next})
+			entries = append(entries, a.entry())
 			if !a.replay {
 				durability = Durable
 			}
 		}
 	}
 	if len(entries) > 0 {
-		if err := s.log.Append(ctx, entries, durability); err != nil {
+		err := s.log.Append(ctx, entries, durability)
+		if errors.Is(err, ErrLogCorrupt) {
+			err = s.appendEach(ctx, arrivals, durability)
+		}
+		if err != nil {
 			if ctx.Err() != nil {
 				return nil // stopping: what was read is read again
 			}
@@ -91,6 +95,30 @@ func (s *Scheduler) store(ctx context.Context, batches []Batch) error {
 	}
 	for i := range arrivals {
 		s.stored(&arrivals[i])
+	}
+	return nil
+}
+
+// entry is what the batch adds to the log.
+func (a *arrival) entry() Append {
+	return Append{Lane: a.lane.log, Messages: a.store, Checkpoint: a.next}
+}
+
+// appendEach appends lane by lane, where the log of one of them is corrupt: that one is rebuilt, and the
+// others go on.
+func (s *Scheduler) appendEach(ctx context.Context, arrivals []arrival, d Durability) error {
+	for i := range arrivals {
+		a := &arrivals[i]
+		if len(a.store) == 0 {
+			continue
+		}
+		err := s.log.Append(ctx, []Append{a.entry()}, d)
+		if errors.Is(err, ErrLogCorrupt) {
+			err = s.logFault(a.lane, a.epoch, err)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -237,9 +265,14 @@ func (s *Scheduler) logFault(l *lane, epoch uint64, err error) error {
 	if !errors.Is(err, ErrLogCorrupt) {
 		return fmt.Errorf("read the log of %s: %w", l.name, err)
 	}
-	l.mu.Lock()
-	l.reset = true
-	l.mu.Unlock()
+	l.distrust()
 	s.reassign(l, epoch, err)
 	return nil
+}
+
+// distrust has the next takeover rebuild the lane's log.
+func (l *lane) distrust() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reset = true
 }
