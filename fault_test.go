@@ -198,3 +198,38 @@ func TestALaneWhoseLogIsCorruptIsRebuiltWhereverThatIsMet(t *testing.T) {
 		})
 	}
 }
+
+// untrimmable is a process that may not delete records.
+type untrimmable struct{ *leaver }
+
+func (untrimmable) Trim(context.Context, Lane, int64) error { return errors.New("not authorised") }
+
+func TestMessagesAreCarriedThoughRecordsCannotBeDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		s, err := New(Options{
+			Cluster: untrimmable{&leaver{process: k.process(), revoked: make(chan any, 1)}}, Log: newFakeLog(), Contract: fakeContract{}, Instance: "one",
+			Limits: Limits{DeadOffsets: 10}, Upkeep: func(string) Upkeep { return Upkeep{Trim: true, Carry: true} },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		k.produce(laneA, "at once")
+		time.Sleep(2 * time.Second)
+		k.produce(laneA, "long", dueAt(time.Now().Add(time.Hour)))
+		for range 50 {
+			k.produce(laneA, "short")
+		}
+		time.Sleep(time.Minute)
+		if n := k.held(laneA); n != 53 {
+			t.Errorf("%d records in the ingress, want 52 and a copy", n)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

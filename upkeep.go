@@ -2,6 +2,7 @@ package bide
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -62,20 +63,35 @@ func (s *Scheduler) tend(ctx context.Context, l *lane) error {
 	idle := l.core.settledDown() && len(l.core.toCarry) == 0
 	l.mu.Unlock()
 
-	// Only what was committed counts: a low that is only planned may never come true.
+	// Trimming makes room; carrying keeps messages from being lost, and does not wait for the other.
+	var faults []error
 	if upkeep.Trim && c.Low > trimmed {
-		if err := s.cluster.Trim(ctx, l.name, c.Low); err != nil {
-			return fmt.Errorf("trim below offset %d: %w", c.Low, err)
-		}
-		l.mu.Lock()
-		l.trimmed = c.Low
-		l.mu.Unlock()
-		s.logger.Debug("trimmed", zap.Stringer("lane", l.name), zap.Int64("below", c.Low))
+		faults = append(faults, s.trim(ctx, l, epoch, c.Low))
 	}
-	if !upkeep.Carry || !idle {
-		return nil
+	if upkeep.Carry && idle {
+		faults = append(faults, s.carryOldest(ctx, l, epoch, log, c, upkeep.Retention))
 	}
-	carry, err := s.oldest(ctx, l.name, log, c, upkeep.Retention)
+	return errors.Join(faults...)
+}
+
+// trim deletes the lane's records below low. Only one that was committed counts: a low that is only
+// planned may never come true.
+func (s *Scheduler) trim(ctx context.Context, l *lane, epoch uint64, low int64) error {
+	if err := s.cluster.Trim(ctx, l.name, low); err != nil {
+		return fmt.Errorf("trim below offset %d: %w", low, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.epoch == epoch {
+		l.trimmed = low
+	}
+	s.logger.Debug("trimmed", zap.Stringer("lane", l.name), zap.Int64("below", low))
+	return nil
+}
+
+// carryOldest has the lane's next plan carry its oldest messages, if it is time.
+func (s *Scheduler) carryOldest(ctx context.Context, l *lane, epoch uint64, log LaneLog, c Commit, retention time.Duration) error {
+	carry, err := s.oldest(ctx, l.name, log, c, retention)
 	if err != nil || len(carry) == 0 {
 		return err
 	}
