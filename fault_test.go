@@ -233,3 +233,23 @@ func TestMessagesAreCarriedThoughRecordsCannotBeDeleted(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatIsSkippedIsCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		r := start(t, k, newFakeLog())
+		time.Sleep(time.Second)
+		r.p.Pause(laneA)
+		for range 10 {
+			k.produce(laneA, "gone before it is read")
+		}
+		time.Sleep(time.Second)
+		k.expire(0)
+		r.p.Resume(laneA)
+		time.Sleep(5 * time.Second)
+		if c := k.commit(laneA); c.Next != 10 {
+			t.Errorf("next is %d, want 10", c.Next)
+		}
+		r.end(t)
+	})
+}

@@ -164,6 +164,7 @@ func (s *Scheduler) outOfRange(l *lane, start int64) {
 	}
 	l.core.skip(start)
 	s.beginDelivering(l)
+	s.commitLater(l)
 }
 
 // stored lets the lane see a batch that is durable: plans may take it, and it gets its timers.
