@@ -16,8 +16,8 @@ type twiceCluster struct{ *process }
 
 func (c twiceCluster) Poll(ctx context.Context, maxRecords int) ([]Batch, error) {
 	batches, err := c.process.Poll(ctx, maxRecords)
-	for i := range len(batches) {
-		batches = append(batches, Batch{Lane: batches[i].Lane, Epoch: batches[i].Epoch, Err: errors.New("topic is unknown")})
+	for _, b := range batches {
+		batches = append(batches, Batch{Lane: b.Lane, Epoch: b.Epoch, Err: errors.New("topic is unknown")})
 	}
 	return batches, err
 }
