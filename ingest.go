@@ -179,6 +179,9 @@ func (s *Scheduler) stored(a *arrival) {
 	if !a.replay {
 		s.metrics.accepted.WithLabelValues(l.name.Topic).Add(float64(len(a.store) + a.late + a.rejected))
 		s.metrics.lateArrivals.Add(float64(a.late))
+		if a.late > 0 {
+			s.logger.Debug("late arrivals", zap.Stringer("lane", l.name), zap.Int("count", a.late))
+		}
 	}
 	s.beginDelivering(l)
 	nowMs := s.nowMs()
