@@ -62,7 +62,7 @@ type Contract interface {
 	Accept(rec Record, rules Rules) (Message, *Rejection)
 
 	// Judge returns why m may not be delivered to the target that it names (none named, an ingress,
-	// an internal topic, …), or nil. It is asked when m is planned and, to warn early, when accepted.
+	// an internal topic, …), or nil. It is asked when m is planned.
 	Judge(lane Lane, m *Message) *Rejection
 
 	// Attempt returns how many deliveries of m were tried before it was requeued; 0 for a message as its

@@ -4,7 +4,7 @@ import "slices"
 
 // Status is a snapshot of what a [Scheduler] does.
 type Status struct {
-	// Joined says that the group has answered since the start.
+	// Joined says that the group has answered since the start, and since lanes were last lost.
 	Joined bool
 	// DiskFull says that reading is paused for lack of disk space.
 	DiskFull bool
