@@ -149,14 +149,20 @@ func (t *settledTopic) internal() {
 
 // createTopics creates topics. That somebody else was faster is no error.
 func createTopics(ctx context.Context, cl *kgo.Client, topics []*settledTopic) error {
-	if len(topics) == 0 {
-		return nil
-	}
-	byName := make(map[string]*settledTopic, len(topics))
+	return askCreate(ctx, cl, topics, createRequest(topics))
+}
+
+// tryCreate is createTopics but for the effect: topics that could be made count as created.
+func tryCreate(ctx context.Context, cl *kgo.Client, topics []*settledTopic) error {
+	req := createRequest(topics)
+	req.ValidateOnly = true
+	return askCreate(ctx, cl, topics, req)
+}
+
+func createRequest(topics []*settledTopic) *kmsg.CreateTopicsRequest {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.TimeoutMillis = int32(topicCreateTimeout.Milliseconds())
 	for _, t := range topics {
-		byName[t.plan.name] = t
 		rt := kmsg.NewCreateTopicsRequestTopic()
 		rt.Topic, rt.NumPartitions, rt.ReplicationFactor = t.plan.name, t.plan.partitions, t.plan.replicas
 		for _, s := range t.plan.settings {
@@ -165,6 +171,17 @@ func createTopics(ctx context.Context, cl *kgo.Client, topics []*settledTopic) e
 			rt.Configs = append(rt.Configs, rc)
 		}
 		req.Topics = append(req.Topics, rt)
+	}
+	return req
+}
+
+func askCreate(ctx context.Context, cl *kgo.Client, topics []*settledTopic, req *kmsg.CreateTopicsRequest) error {
+	if len(topics) == 0 {
+		return nil
+	}
+	byName := make(map[string]*settledTopic, len(topics))
+	for _, t := range topics {
+		byName[t.plan.name] = t
 	}
 	resp, err := req.RequestWith(ctx, cl)
 	if err != nil {
