@@ -59,10 +59,13 @@ type lane struct {
 	retryAt  int64 // epoch ms before which an aborted plan rests
 	commitAt int64 // epoch ms of the next commit without deliveries; 0: none asked for
 	trimmed  int64 // offset below which records were deleted
-	carrying bool  // a round of carrying is under way; more may follow
-	reset    bool  // the log cannot be read: rebuild it
-	kept     bool  // the log was kept by the last takeover
-	toldAt   int64 // epoch ms when progress was last logged
+	// carriedTo is the offset below which no record holds a message that is to be carried.
+	carriedTo int64
+	restarts  int   // how often it started anew since its last plan was taken
+	carrying  bool  // a round of carrying is under way; more may follow
+	reset     bool  // the log cannot be read: rebuild it
+	kept      bool  // the log was kept by the last takeover
+	toldAt    int64 // epoch ms when progress was last logged
 }
 
 // Assigned implements [Owner].
@@ -148,7 +151,9 @@ func (s *Scheduler) reassign(l *lane, epoch uint64, why error) {
 		return
 	}
 	m := l.member
+	l.restarts++
 	l.mu.Unlock()
+	s.metrics.laneRestarts.Inc()
 	s.logger.Warn("lane starts anew", zap.Stringer("lane", l.name), zap.Error(why))
 	s.assign(l, m)
 }
@@ -165,7 +170,7 @@ func (s *Scheduler) release(l *lane) {
 	s.cluster.Stop(l.name)
 	l.epoch, l.state, l.reason = 0, laneElsewhere, ""
 	l.core, l.near = laneCore{}, horizon{}
-	l.trimmed, l.carrying = 0, false
+	l.trimmed, l.carriedTo, l.carrying = 0, 0, false
 	l.ripe, l.paused, l.lagMs, l.retryAt, l.commitAt = false, false, 0, 0, 0
 }
 
@@ -191,6 +196,12 @@ func (s *Scheduler) awaitDecided(ctx context.Context, l *lane) {
 // the process cannot go on.
 func (s *Scheduler) takeover(ctx context.Context, l *lane, epoch uint64) error {
 	s.awaitDecided(ctx, l)
+	l.mu.Lock()
+	restarts := l.restarts
+	l.mu.Unlock()
+	if restarts > 1 && !pause(ctx, restarts) { // what made it start anew may do so again
+		return nil
+	}
 	for try := 0; ; try++ {
 		err := s.load(ctx, l, epoch)
 		switch {
@@ -206,11 +217,20 @@ func (s *Scheduler) takeover(ctx context.Context, l *lane, epoch uint64) error {
 		}
 		s.logger.Warn("lane not taken over yet", zap.Stringer("lane", l.name), zap.Error(err))
 		s.explain(l, epoch, err.Error())
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, try) {
 			return nil
-		case <-time.After(min(100*time.Millisecond<<min(try, 6), 5*time.Second)):
 		}
+	}
+}
+
+// pause rests after a try of a takeover, the longer the more there were, up to 5 s; false says that ctx is
+// done.
+func pause(ctx context.Context, tries int) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(min(100*time.Millisecond<<min(tries, 6), 5*time.Second)):
+		return true
 	}
 }
 
@@ -315,12 +335,19 @@ func (s *Scheduler) prepareLog(name Lane, log LaneLog, c Commit, facts LaneFacts
 	local := log.State()
 	// Where nothing was settled yet, what is there is part of a rebuild that did not end: it would have to
 	// be read again in any case, and into an empty log that is faster.
-	kept = !reset && local.Known && local.Confirmed.TopicID == c.TopicID && local.From >= c.Low && local.Checkpoint <= facts.End && !rulesChanged(c.Rules, local)
+	whole := !reset && local.Confirmed.TopicID == c.TopicID && local.From >= c.Low
+	usable := local.Known && local.Checkpoint <= facts.End && !rulesChanged(c.Rules, local)
+	onlyCopy := facts.Start > c.Low && log.Waiting() > 0
+	kept = whole && (usable || onlyCopy)
+	if kept && !usable {
+		s.logger.Error("the log has effects that do not fit the ingress, but is the only copy of what the ingress has deleted: it is kept, and a few messages may be delivered twice",
+			zap.Stringer("lane", name), zap.Int64("from", local.From), zap.Int64("checkpoint", local.Checkpoint), zap.Int64("start", facts.Start), zap.Int64("end", facts.End))
+	}
 	if kept {
 		if err := log.Forget(c.Cursor); err != nil {
 			return 0, 0, false, fmt.Errorf("drop what is settled from the log of %s: %w", name, err)
 		}
-		from, checkpoint = local.From, local.Checkpoint
+		from, checkpoint = local.From, min(local.Checkpoint, facts.End)
 	} else {
 		if reset && facts.Start > c.Low {
 			return 0, 0, false, stopf("its log cannot be read, and its ingress begins at offset %d, so that the messages from offset %d on cannot be read again: restore the data directory, or delete it to go on without them", facts.Start, c.Low)

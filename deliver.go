@@ -250,6 +250,8 @@ func (s *Scheduler) conclude(l *lane, epoch uint64, f *flight, r Result) error {
 		l.retryAt = 0
 		if f.claim {
 			s.beginReading(l)
+		} else {
+			l.restarts = 0
 		}
 		s.pauseLocked(l)
 		if f.more || l.ripe || f.claim || l.paused || len(l.core.owed) > 0 {

@@ -27,6 +27,7 @@ type Metrics struct {
 	lateness     prometheus.Histogram
 	plans        *prometheus.CounterVec
 	missing      prometheus.Counter
+	laneRestarts prometheus.Counter
 	clockSteps   prometheus.Counter
 }
 
@@ -64,6 +65,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lateArrivals: counter("bide_late_arrivals_total", "Records that were due at or before the lane's cursor when they were read, and went out with the next plan."),
 		lateness:     histogram("bide_delivery_lateness_seconds", "How long after due a message's delivery was committed.", latenessBuckets),
 		plans:        counters("bide_plans_total", "Plans of lanes by outcome: committed, aborted (run again), taken (another owner has the lane).", "outcome"),
+		laneRestarts: counter("bide_lane_restarts_total", "Times that a lane of this process started anew: another owner had committed, its ingress was replaced, or its log was corrupt."),
 		missing:      counter("bide_ingress_missing_records_total", "Ingress offsets that were deleted before they were read: messages may be lost."),
 		clockSteps:   counter("bide_clock_steps_total", "Steps of the wall clock."),
 	}

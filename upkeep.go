@@ -21,9 +21,10 @@ type Upkeep struct {
 }
 
 const (
-	// carryRecords bounds the records that are read for one round of carrying, carryBytes what is copied
-	// in one.
+	// carryRecords bounds the records of one read, carryReads the reads of one round of carrying, and
+	// carryBytes what is copied in one.
 	carryRecords = 4096
+	carryReads   = 64
 	carryBytes   = 1 << 20
 )
 
@@ -59,30 +60,59 @@ func (s *Scheduler) tend(ctx context.Context, l *lane) error {
 		l.mu.Unlock()
 		return nil
 	}
-	log, epoch, c, trimmed := l.log, l.epoch, l.core.committed, l.trimmed
+	job := chore{lane: l, log: l.log, epoch: l.epoch, commit: l.core.committed, from: l.carriedTo}
+	trim := upkeep.Trim && job.commit.Low > l.trimmed
 	idle := l.core.settledDown() && len(l.core.toCarry) == 0
 	l.mu.Unlock()
 
+	waiting := job.log.Waiting()
+	dead := job.commit.Next - job.commit.Low - waiting
+	job.crowded = dead > max(waiting, s.limits.DeadOffsets)
+	carry := upkeep.Carry && idle && waiting > 0 && (job.crowded || upkeep.Retention > 0)
+	if !trim && !carry {
+		return nil
+	}
+	facts, err := s.cluster.Facts(ctx, l.name)
+	if err != nil {
+		return err
+	}
+	if facts.TopicID != job.commit.TopicID {
+		return ErrIngressReplaced // its reader tells the lane; what is known of the old one holds no longer
+	}
 	// Trimming makes room; carrying keeps messages from being lost, and does not wait for the other.
 	var faults []error
-	if upkeep.Trim && c.Low > trimmed {
-		faults = append(faults, s.trim(ctx, l, epoch, c.Low))
+	if trim {
+		faults = append(faults, s.trim(ctx, &job))
 	}
-	if upkeep.Carry && idle {
-		faults = append(faults, s.carryOldest(ctx, l, epoch, log, c, upkeep.Retention))
+	if carry {
+		job.from = max(job.from, job.commit.Low, facts.Start)
+		faults = append(faults, s.carryOldest(ctx, &job, upkeep.Retention))
 	}
 	return errors.Join(faults...)
 }
 
-// trim deletes the lane's records below low. Only one that was committed counts: a low that is only
+// chore is what one lane looked like when it was tended.
+type chore struct {
+	lane   *lane
+	log    LaneLog
+	epoch  uint64
+	commit Commit
+	// crowded says that dead records are more than the lane may hold.
+	crowded bool
+	// from is the offset below which no record holds a message that is to be carried.
+	from int64
+}
+
+// trim deletes the lane's records below its low. Only one that was committed counts: a low that is only
 // planned may never come true.
-func (s *Scheduler) trim(ctx context.Context, l *lane, epoch uint64, low int64) error {
+func (s *Scheduler) trim(ctx context.Context, job *chore) error {
+	l, low := job.lane, job.commit.Low
 	if err := s.cluster.Trim(ctx, l.name, low); err != nil {
 		return fmt.Errorf("trim below offset %d: %w", low, err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.epoch == epoch {
+	if l.epoch == job.epoch {
 		l.trimmed = low
 	}
 	s.logger.Debug("trimmed", zap.Stringer("lane", l.name), zap.Int64("below", low))
@@ -90,45 +120,48 @@ func (s *Scheduler) trim(ctx context.Context, l *lane, epoch uint64, low int64) 
 }
 
 // carryOldest has the lane's next plan carry its oldest messages, if it is time.
-func (s *Scheduler) carryOldest(ctx context.Context, l *lane, epoch uint64, log LaneLog, c Commit, retention time.Duration) error {
-	carry, err := s.oldest(ctx, l.name, log, c, retention)
-	if err != nil || len(carry) == 0 {
-		return err
-	}
+func (s *Scheduler) carryOldest(ctx context.Context, job *chore, retention time.Duration) error {
+	carry, err := s.oldest(ctx, job, retention)
+	l := job.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.epoch == epoch && l.core.settledDown() {
+	if l.epoch != job.epoch {
+		return err
+	}
+	l.carriedTo = job.from
+	if len(carry) > 0 && l.core.settledDown() {
 		l.core.toCarry, l.carrying = carry, true
 		s.markLocked(l)
 	}
-	return nil
+	return err
 }
 
-// oldest returns the first waiting messages at or above the lane's low, if they are to be carried now.
-func (s *Scheduler) oldest(ctx context.Context, name Lane, log LaneLog, c Commit, retention time.Duration) ([]Message, error) {
-	waiting := log.Waiting()
-	crowded := c.Next-c.Low-waiting > max(waiting, s.limits.DeadOffsets)
-	if waiting == 0 || !crowded && retention == 0 {
-		return nil, nil
-	}
-	if !crowded {
-		first, err := s.cluster.ReadAt(ctx, name, c.Low, 1)
+// oldest returns the first messages to be carried, if they are to be carried now, and moves job.from to
+// where they were found, or to where it looked in vain: messages whose records are gone already, or that
+// hold low back for another reason, must not keep it from those behind.
+func (s *Scheduler) oldest(ctx context.Context, job *chore, retention time.Duration) ([]Message, error) {
+	name := job.lane.name
+	if !job.crowded {
+		first, err := s.cluster.ReadAt(ctx, name, job.from, 1)
 		if err != nil || len(first) == 0 || s.wall().Sub(time.UnixMilli(first[0].TimestampMs)) <= retention/2 {
 			return nil, err
 		}
 	}
-	// One read may have few records, where they are large, and none of a message that waits: low lags
-	// behind by up to a block of offsets.
-	for from := c.Low; from < c.Low+carryRecords; {
-		records, err := s.cluster.ReadAt(ctx, name, from, carryRecords)
+	// One read may have few records, where they are large, and none of a message that waits.
+	for range carryReads {
+		records, err := s.cluster.ReadAt(ctx, name, job.from, carryRecords)
 		if err != nil || len(records) == 0 {
 			return nil, err
 		}
-		carry, err := s.carryable(log, records, c)
+		carry, err := s.carryable(job.log, records, job.commit)
 		if err != nil || len(carry) > 0 {
 			return carry, err
 		}
-		from = records[len(records)-1].Offset + 1
+		next := records[len(records)-1].Offset + 1
+		if next > job.commit.Next {
+			return nil, nil
+		}
+		job.from = next
 	}
 	return nil, nil
 }
