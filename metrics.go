@@ -3,6 +3,7 @@ package bide
 import (
 	"errors"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -132,12 +133,16 @@ func (m *Metrics) observe(s *Scheduler) {
 	counter("bide_wheel_cascades_total", "Timers moved from an overflow wheel to one below.", func() float64 { return float64(wheel.Stats().Cascades) })
 	counter("bide_wheel_expired_total", "Timers that expired.", func() float64 { return float64(wheel.Stats().Expired) })
 	counter("bide_wheel_wakeups_total", "How often the wheel's loop woke.", func() float64 { return float64(wheel.Stats().Wakeups) })
-	gauge("bide_disk_full", "1 while reading is paused for lack of disk space.", func() float64 {
-		if s.diskFull.Load() {
-			return 1
-		}
-		return 0
-	})
+	flag := func(name, help string, f *atomic.Bool) {
+		gauge(name, help, func() float64 {
+			if f.Load() {
+				return 1
+			}
+			return 0
+		})
+	}
+	flag("bide_disk_full", "1 while reading is paused for lack of disk space.", &s.diskFull)
+	flag("bide_group_joined", "1 while the process is a member of the group; without it nothing is delivered, and no lane has metrics.", &s.joined)
 	m.register(newLaneCollector(s))
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 takes a fresh one")
@@ -512,4 +514,37 @@ func TestTheReasonOfAStopNamesItsCauseAndNotTheLane(t *testing.T) {
 	if text, want := unnamed(laneA, err), ErrForeignCommit.Error()+": offset 9 was committed without metadata"; text != want {
 		t.Errorf("%q, want %q", text, want)
 	}
+}
+
+func TestMetricsTellWhetherTheGroupIsJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		k := newFakeKafka(laneA)
+		r := start(t, k, newFakeLog(), func(o *Options) { o.Metrics = NewMetrics(registry) })
+		time.Sleep(time.Second)
+		if v := gaugeOf(t, registry, "bide_group_joined"); v != 1 {
+			t.Errorf("%v once lanes are assigned, want 1", v)
+		}
+		r.Lost([]Lane{laneA})
+		if v := gaugeOf(t, registry, "bide_group_joined"); v != 0 {
+			t.Errorf("%v once they are lost, want 0", v)
+		}
+		r.end(t)
+	})
+}
+
+// gaugeOf returns the value of a gauge without labels.
+func gaugeOf(t *testing.T, g prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
 }

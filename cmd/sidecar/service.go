@@ -250,7 +250,7 @@ func (s *service) ready() httpd.Readiness {
 	}
 	switch {
 	case !status.Joined:
-		r.Reason = fmt.Sprintf("not a member of group %s yet; brokers %s", s.conf.Group, strings.Join(s.conf.Connection.Brokers, ","))
+		r.Reason = fmt.Sprintf("not a member of group %s: the brokers %s have not let it in, or cannot be reached; what waits is kept, and the log has the cause", s.conf.Group, strings.Join(s.conf.Connection.Brokers, ","))
 	case status.DiskFull && r.Reason == "":
 		r.Reason = fmt.Sprintf("nothing is accepted: the file system of %s has less than data-reserve (%s) free", s.conf.DataDir, s.conf.DataReserve)
 	}
