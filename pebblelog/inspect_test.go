@@ -2,31 +2,11 @@ package pebblelog
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 )
-
-// TestMain is another process that has a log open, when it is asked to.
-func TestMain(m *testing.M) {
-	if dir := os.Getenv("BIDE_TEST_HOLD"); dir != "" {
-		l, err := Open(dir, Options{})
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		fmt.Println("open")
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes it
-		if err := l.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
 
 func TestHolderNamesTheProcessThatHasTheLogOpen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "log")
@@ -38,7 +18,7 @@ func TestHolderNamesTheProcessThatHasTheLogOpen(t *testing.T) {
 	}
 	want(0)
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "BIDE_TEST_HOLD="+dir)
+	cmd.Env = append(os.Environ(), holdEnv+"="+dir)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -61,7 +41,7 @@ func TestHolderNamesTheProcessThatHasTheLogOpen(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	want(0)
+	want(0) // it ended without closing the log
 	if _, err := os.Stat(filepath.Join(dir, "LOCK")); err != nil {
 		t.Errorf("the lock's file is gone: %v", err)
 	}
