@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -242,6 +244,14 @@ func TestDemoLeavesTheClusterOfTheEnvironmentAlone(t *testing.T) {
 	code, stdout, stderr := once(t, []string{"BIDE_BROKERS=" + strings.Join(cluster.ListenAddrs(), ",")}, "demo", "--messages", "10", "--max-delay", "10ms")
 	if code != 0 || len(asked) != 0 {
 		t.Errorf("exit code %d, asked the cluster %d times\n%s\n%s", code, len(asked), stdout, stderr)
+	}
+}
+
+func TestAnErrorOfTheLogKeepsWhatToDoOnItsLine(t *testing.T) {
+	cause := errors.New("checksum mismatch\ndetail")
+	err := error(oneLine{fmt.Errorf("open log: %w (move the directory away)", cause)})
+	if want := "open log: checksum mismatch detail (move the directory away)"; err.Error() != want || !errors.Is(err, cause) {
+		t.Errorf("%q, want %q that wraps its cause", err, want)
 	}
 }
 

@@ -117,7 +117,7 @@ func (s *service) work(ctx context.Context) (err error) {
 		CacheBytes: int64(s.conf.DataCache), Logger: s.log.Named("log"), Metrics: pebblelog.NewMetrics(s.registry),
 	})
 	if err != nil {
-		return err
+		return oneLine{err}
 	}
 	s.logOpen.Store(true)
 	defer func() {
@@ -175,6 +175,15 @@ func (s *service) work(ctx context.Context) (err error) {
 	group.Auxiliary("topics", topics.watch)
 	return group.Wait()
 }
+
+// oneLine is an error whose text may have several lines, of which the last says what to do: standard error
+// shows the first.
+type oneLine struct{ error }
+
+// Error returns the text with its lines joined.
+func (e oneLine) Error() string { return strings.ReplaceAll(e.error.Error(), "\n", " ") }
+
+func (e oneLine) Unwrap() error { return e.error }
 
 func (s *service) clusterOptions(instance string, contract *kafka.Contract) kafka.Options {
 	c := &s.conf
