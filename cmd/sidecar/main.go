@@ -2,6 +2,7 @@
 // waits, and produces each message to its target when it is due.
 //
 //	sidecar run       against a cluster
+//	sidecar check     names all that would keep run from working
 //	sidecar dev       with a broker of its own, to try things out
 //	sidecar demo      sends messages through it and reports what became of them
 //

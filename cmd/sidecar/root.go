@@ -69,7 +69,7 @@ func newRoot(p *program) *cobra.Command {
 	root.SetVersionTemplate("bide {{.Version}}\n")
 	root.SetFlagErrorFunc(explainFlag)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newRunCommand(p), newDevCommand(p), newDemoCommand(p), newConfigCommand(p), newVersionCommand(p))
+	root.AddCommand(newRunCommand(p), newCheckCommand(p), newDevCommand(p), newDemoCommand(p), newConfigCommand(p), newVersionCommand(p))
 	return root
 }
 
