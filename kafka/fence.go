@@ -81,11 +81,7 @@ func (c *Cluster) fenceAll(ctx context.Context, ids []string) error {
 func (c *Cluster) fenceOwner(ctx context.Context, prefix string) error {
 	c.metrics.takeovers.Inc()
 	c.log.Info("fencing the last owner of a lane", zap.String("transactional_id_prefix", prefix))
-	ids := txnIDs(prefix)
-	if err := c.healEverywhere(ctx, ids); err != nil {
-		return err
-	}
-	return c.fenceAll(ctx, ids)
+	return c.takeIDs(ctx, txnIDs(prefix))
 }
 
 // mendable reports whether time may mend err. Authorisation and what the broker does not know are a

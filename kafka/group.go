@@ -35,6 +35,13 @@ type groupMember struct {
 		sync.Mutex
 		told bide.Membership // what the owner was told last
 	}
+
+	faults struct { // what was logged of faults that mend themselves
+		sync.Mutex
+		word  string
+		told  time.Time
+		since int // faults since then, this one included
+	}
 }
 
 // errLeft ends a membership that was left on purpose.
@@ -80,17 +87,7 @@ func (c *Cluster) Join(ctx context.Context, owner bide.Owner) error {
 
 // fenceSelf ends what an earlier process with this instance id left open.
 func (c *Cluster) fenceSelf(ctx context.Context) error {
-	ids, wait := txnIDs(c.prefix), backoff{least: minBusyWait, most: time.Second}
-	for {
-		err := c.healEverywhere(ctx, ids)
-		if err == nil || !mendable(err) {
-			break // fencing tells what is wrong
-		}
-		if !wait.rest(ctx) {
-			return context.Cause(ctx)
-		}
-	}
-	if err := c.fenceAll(ctx, ids); err != nil {
+	if err := c.takeIDs(ctx, txnIDs(c.prefix)); err != nil {
 		return fmt.Errorf("initialise the own transactional ids: %w", err)
 	}
 	return nil
@@ -182,8 +179,26 @@ func (g *groupMember) note(topic string, err error) {
 	case !mendable(err):
 		g.stop(err)
 	default:
-		g.cluster.log.Warn("group fault; trying again", zap.String("topic", topic), zap.Error(err))
+		g.tell(topic, err)
 	}
+}
+
+// tell logs a fault that the client mends by itself: a new one at once, the same again with how often it
+// came, now and then. In an outage each comes several times a second.
+func (g *groupMember) tell(topic string, err error) {
+	g.faults.Lock()
+	defer g.faults.Unlock()
+	word := kafkaWord(err)
+	g.faults.since++
+	if word == g.faults.word && time.Since(g.faults.told) < tellAgain {
+		return
+	}
+	fields := []zap.Field{zap.Error(err), zap.Int("times", g.faults.since)}
+	if topic != "" {
+		fields = append(fields, zap.String("topic", topic))
+	}
+	g.faults.word, g.faults.told, g.faults.since = word, time.Now(), 0
+	g.cluster.log.Warn("group fault; trying again", fields...)
 }
 
 // verdict turns the cause of a membership's end into what Join returns.
@@ -200,7 +215,8 @@ func (g *groupMember) verdict(err error) error {
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		return fmt.Errorf("join group %s: %w: Bide needs Read on its ingress topics %s", o.Group, err, strings.Join(o.Topics, ", "))
 	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
-		return fmt.Errorf("join group %s: %w: Bide needs Write and Describe on the transactional ids that begin with %q", o.Group, err, groupPrefix(o.Group))
+		// One id instead of nine: they are all refused alike.
+		return fmt.Errorf("Bide needs Write and Describe on transactional id prefix %q, as for %s: %w", groupPrefix(o.Group), txnID(g.cluster.prefix, 0), kerr.TransactionalIDAuthorizationFailed)
 	case !mendable(err):
 		return fmt.Errorf("join group %s: %w", o.Group, err)
 	case g.ctx.Err() != nil:

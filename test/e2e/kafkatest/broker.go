@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -139,7 +140,8 @@ func (b *Broker) awaitReady(ctx context.Context) error {
 	defer cl.Close()
 	adm := kadm.NewClient(cl)
 	for {
-		if brokers, err := adm.ListBrokers(ctx); err == nil && len(brokers) == 1 {
+		brokers, err := adm.ListBrokers(ctx)
+		if err == nil && slices.ContainsFunc(brokers, func(d kadm.BrokerDetail) bool { return int(d.Port) == b.port }) {
 			return nil
 		}
 		select {
