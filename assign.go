@@ -61,11 +61,14 @@ type lane struct {
 	trimmed  int64 // offset below which records were deleted
 	// carriedTo is the offset below which no record holds a message that is to be carried.
 	carriedTo int64
-	restarts  int   // how often it started anew since its last plan was taken
-	carrying  bool  // a round of carrying is under way; more may follow
-	reset     bool  // the log cannot be read: rebuild it
-	kept      bool  // the log was kept by the last takeover
-	toldAt    int64 // epoch ms when progress was last logged
+	// blocked says why nothing of the lane can be committed until a human acts: its dead letter is refused.
+	// The lane goes on trying, and mends itself once it can.
+	blocked  string
+	restarts int   // how often it started anew since its last plan was taken
+	carrying bool  // a round of carrying is under way; more may follow
+	reset    bool  // the log cannot be read: rebuild it
+	kept     bool  // the log was kept by the last takeover
+	toldAt   int64 // epoch ms when progress was last logged
 }
 
 // Assigned implements [Owner].
@@ -170,7 +173,7 @@ func (s *Scheduler) release(l *lane) {
 	s.cluster.Stop(l.name)
 	l.epoch, l.state, l.reason = 0, laneElsewhere, ""
 	l.core, l.near = laneCore{}, horizon{}
-	l.trimmed, l.carriedTo, l.carrying = 0, 0, false
+	l.trimmed, l.carriedTo, l.carrying, l.blocked = 0, 0, false, ""
 	l.ripe, l.paused, l.lagMs, l.retryAt, l.commitAt = false, false, 0, 0, 0
 }
 

@@ -3,6 +3,7 @@ package bide
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -251,7 +252,7 @@ func (s *Scheduler) conclude(l *lane, epoch uint64, f *flight, r Result) error {
 		if f.claim {
 			s.beginReading(l)
 		} else {
-			l.restarts = 0
+			l.restarts, l.blocked = 0, ""
 		}
 		s.pauseLocked(l)
 		if f.more || l.ripe || f.claim || l.paused || len(l.core.owed) > 0 {
@@ -278,6 +279,10 @@ func (s *Scheduler) tryAgain(l *lane, f *flight, r Result) {
 			continue // it may have begun while the cluster was away: once more, and in its order
 		}
 		item := &f.Items[failure.Item]
+		if item.Fate.Kind == DeadLetter && failure.Kind == Refused && l.blocked == "" {
+			l.blocked = fmt.Sprintf("the dead letter of the message at offset %d is refused for good, and nothing is dropped: %s", item.Offset, failure.Rejection.Reason)
+			s.logger.Error("lane blocked", zap.Stringer("lane", l.name), zap.String("reason", l.blocked))
+		}
 		if fate := s.fateAfter(item, failure); fate != item.Fate {
 			item.Fate, changed = fate, true
 		}

@@ -548,3 +548,35 @@ func gaugeOf(t *testing.T, g prometheus.Gatherer, name string) float64 {
 	t.Fatalf("no metric %s", name)
 	return 0
 }
+
+func TestALaneWhoseDeadLetterIsRefusedSaysSoAndMendsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKafka(laneA)
+		tooLarge := true
+		k.fate = func(plans []*Plan) (bool, Result) {
+			res := Result{Outcome: Committed}
+			for i, item := range plans[0].Items {
+				if tooLarge && item.Fate.Kind == DeadLetter {
+					res.Outcome = Aborted
+					res.Failures = append(res.Failures, Failure{Item: i, Kind: Refused, Rejection: &Rejection{Code: "too-large", Reason: "larger than the dead-letter topic takes"}})
+				}
+			}
+			return res.Outcome == Committed, res
+		}
+		r := start(t, k, newFakeLog())
+		k.produce(laneA, "bad", Header{Key: "due", Value: []byte("soon")})
+		k.produce(laneA, "good")
+		time.Sleep(10 * time.Second)
+		if status := r.Status(); status.Ready() || !strings.Contains(status.Lanes[0].Reason, "offset 0") || len(k.deliveries()) != 0 {
+			t.Errorf("ready %v, lane %+v, %d delivered; want a lane that says why it is stopped", status.Ready(), status.Lanes[0], len(k.deliveries()))
+		}
+		k.mu.Lock()
+		tooLarge = false
+		k.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		if status := r.Status(); !status.Ready() || len(k.deliveries()) != 2 {
+			t.Errorf("ready %v, %d settled after the topic was mended, want 2", status.Ready(), len(k.deliveries()))
+		}
+		r.end(t)
+	})
+}

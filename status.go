@@ -65,6 +65,9 @@ func (s *Scheduler) laneStatus(l *lane) (LaneStatus, bool) {
 		Next: l.core.committed.Next, Low: l.core.committed.Low, Cursor: l.core.committed.Cursor,
 		Read: l.core.read, Gate: l.core.gate,
 	}
+	if l.blocked != "" {
+		st.State, st.Reason = laneStopped.String(), l.blocked
+	}
 	log, stopped := l.log, l.state == laneStopped
 	l.mu.Unlock()
 	if log == nil {

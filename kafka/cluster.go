@@ -101,6 +101,7 @@ type Cluster struct {
 	reader  *laneReader
 	side    sideReader
 	topics  sync.Map // name of an ingress → its id when facts of it were last asked
+	asked   sync.Map // lane → the id of its ingress when facts of the lane were last asked
 	ids     *idPool
 	commits commitProducer
 	markers markKeeper

@@ -33,6 +33,7 @@ func (c *Cluster) facts(ctx context.Context, lane bide.Lane) (f bide.LaneFacts, 
 		return f, err
 	}
 	c.topics.Store(lane.Topic, f.TopicID)
+	c.asked.Store(lane, f.TopicID)
 	if lane.Partition >= f.Lanes {
 		return f, fmt.Errorf("the topic has %d partitions: %w", f.Lanes, kerr.UnknownTopicOrPartition)
 	}

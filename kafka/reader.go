@@ -48,6 +48,7 @@ type laneReading struct {
 	paused bool
 	lost   bool      // not read on until started again
 	again  time.Time // when the lane is to be added again; zero if it is with the client
+	topic  [16]byte  // id of the topic when the lane was started; zero if it was not known
 	doubt  bool      // the topic was unknown: it may be another one of the same name when it is back
 	told   time.Time // when its fault was last told
 	fault  string    // that fault
@@ -81,9 +82,12 @@ func (c *Cluster) reading(bytes int, more ...kgo.Opt) []kgo.Opt {
 // Start reads the lane from an offset on; see [bide.Cluster].
 func (c *Cluster) Start(lane bide.Lane, from int64, epoch uint64) {
 	r := c.reader
+	// Of the facts that this start was decided on. Later ones may be of another topic of that name.
+	id, _ := c.asked.Load(lane)
+	topic, _ := id.([16]byte)
 	r.do(func() {
 		r.remove(lane)
-		r.lanes[lane] = &laneReading{epoch: epoch, next: from}
+		r.lanes[lane] = &laneReading{epoch: epoch, next: from, topic: topic}
 		r.resume(lane)
 		r.add(lane)
 	})

@@ -115,7 +115,7 @@ func (r *laneReader) same(ctx context.Context, lane bide.Lane, l *laneReading) b
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	id, _, err := r.cluster.describe(ctx, lane.Topic)
-	if known, ok := r.cluster.topics.Load(lane.Topic); err == nil && ok && known != id {
+	if known := l.topic; err == nil && known != id && known != [16]byte{} {
 		err = ErrRecreated
 	}
 	if err == nil {
