@@ -263,12 +263,12 @@ func (p *preflight) lacks(subject, flag string, lack map[CheckLevel][]right) boo
 		if len(lack[level]) == 0 {
 			continue
 		}
-		var names, whys []string
+		var names, texts []string
 		for _, r := range lack[level] {
 			names = append(names, operationName(r.op))
-			whys = append(whys, operationName(r.op)+" "+r.why)
+			texts = append(texts, fmt.Sprintf("%s (%s)", operationName(r.op), r.why))
 		}
-		p.add(level, "rights", subject, "missing "+strings.Join(names, ", ")+": "+strings.Join(whys, "; "), p.commands.grant(flag, names...))
+		p.add(level, "rights", subject, "missing "+strings.Join(texts, ", "), p.commands.grant(flag, names...))
 	}
 	return len(lack) == 0
 }

@@ -18,15 +18,15 @@ import (
 var (
 	ingressRights = []right{
 		{kmsg.ACLOperationRead, CheckError, "to consume"},
-		{kmsg.ACLOperationWrite, CheckError, "to put back what is tried again, and to carry forward what waits long"},
+		{kmsg.ACLOperationWrite, CheckError, "to put back what is tried again, to carry forward what waits long"},
 		{kmsg.ACLOperationDescribeConfigs, CheckWarning, "to see settings that would delete what waits"},
 	}
-	trimRight        = right{kmsg.ACLOperationDelete, CheckError, "to delete what is settled (trim)"}
+	trimRight        = right{kmsg.ACLOperationDelete, CheckError, "to trim"}
 	deadLetterRights = []right{
-		{kmsg.ACLOperationWrite, CheckError, "for dead letters; a lane that has one waits until they can be written"},
+		{kmsg.ACLOperationWrite, CheckError, "for dead letters: a lane that has one waits until they can be written"},
 		{kmsg.ACLOperationDescribeConfigs, CheckWarning, "to see how large dead letters may be"},
 	}
-	targetRights = []right{{kmsg.ACLOperationWrite, CheckError, "to deliver; without it messages for the topic become dead letters"}}
+	targetRights = []right{{kmsg.ACLOperationWrite, CheckError, "to deliver: messages for the topic become dead letters"}}
 )
 
 // topicRights looks at every topic that the configuration names, and at those that begin with a prefix of it.
@@ -121,17 +121,7 @@ func (p *preflight) judgeTopic(ctx context.Context, name string, t *kmsg.Metadat
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
 		p.absent(ctx, plan)
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
-		var names []string
-		for _, r := range need {
-			names = append(names, operationName(r.op))
-		}
-		if plan != nil && p.o.Topics.Create {
-			p.add(CheckError, "rights", name, fmt.Sprintf("missing %s on the %s, which may not be described, or does not exist; to have Bide create it, allow Create as well", strings.Join(names, ", "), role),
-				p.commands.allow(name, names...), p.commands.allow(name, append(names, "Create")...))
-			return
-		}
-		p.add(CheckError, "rights", name, fmt.Sprintf("missing %s on the %s, which may not be described, or does not exist", strings.Join(names, ", "), role),
-			p.commands.allow(name, names...))
+		p.hidden(name, role, need, plan)
 	case kerr.IsRetriable(err):
 		p.topics[name] = t
 		p.add(CheckWarning, "topics", name, fmt.Sprintf("the %s is not well at present: %v", role, err))
@@ -139,6 +129,23 @@ func (p *preflight) judgeTopic(ctx context.Context, name string, t *kmsg.Metadat
 	default:
 		p.add(CheckError, "topics", name, fmt.Sprintf("the %s cannot be used: %v", role, err))
 	}
+}
+
+// hidden is told of a topic that may not be described: then no right that Describe comes with is there.
+func (p *preflight) hidden(name, role string, need []right, plan *topicPlan) {
+	var names, sure []string
+	for _, r := range need {
+		names = append(names, operationName(r.op))
+		if r.op != kmsg.ACLOperationDescribeConfigs {
+			sure = append(sure, operationName(r.op))
+		}
+	}
+	text, fix := fmt.Sprintf("missing %s: the %s may not be described, or does not exist", strings.Join(sure, ", "), role), []string{p.commands.allow(name, names...)}
+	if plan != nil && p.o.Topics.Create {
+		text += "; with Create Bide makes it"
+		fix = append(fix, p.commands.allow(name, append(names, "Create")...))
+	}
+	p.add(CheckError, "rights", name, text, fix...)
 }
 
 func (p *preflight) topicBits(name, role string, have operations, need []right) {
