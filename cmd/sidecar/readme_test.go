@@ -216,6 +216,26 @@ func gather(t *testing.T, s *service) map[string]metric {
 	return metrics
 }
 
+func TestOperationsTellOfMetricsThatThereAre(t *testing.T) {
+	guide, err := os.ReadFile(filepath.Join(root, "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`\bbide_[a-z_]+`).FindAllString(string(guide), -1)
+	if len(names) == 0 {
+		t.Fatal("no metric is named")
+	}
+	for _, name := range names {
+		if !strings.Contains(string(table), "`"+name+"`") {
+			t.Errorf("docs/operations.md names %s, which docs/metrics.md does not have", name)
+		}
+	}
+}
+
 var (
 	linkTo    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading   = regexp.MustCompile(`(?m)^#+ (.+)$`)
