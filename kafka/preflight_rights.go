@@ -323,7 +323,9 @@ func (p *preflight) write(ctx context.Context) {
 		p.add(CheckError, "rights", topic, fmt.Sprintf("--write: %v", err))
 		return
 	}
-	p.stamped = append(p.stamped, at)
+	if at.ms > 0 {
+		p.stamped = append(p.stamped, at)
+	}
 	p.add(CheckOK, "rights", topic, fmt.Sprintf("--write: a record was written to partition %d in a transaction, which was aborted", at.partition))
 }
 
@@ -344,9 +346,14 @@ func (p *preflight) writeAborted(ctx context.Context, topic string) (stamp, erro
 	at := stamp{topic: topic, before: p.o.Now()}
 	rec := &kgo.Record{Topic: topic, Value: []byte("sidecar check --write: part of an aborted transaction")}
 	err = cl.ProduceSync(ctx, rec).FirstErr()
-	at.after, at.partition = p.o.Now(), rec.Partition
-	if err != nil {
+	at.partition = rec.Partition
+	switch {
+	case err != nil:
 		err = fmt.Errorf("write to %s: %w", topic, err)
+	case p.timestamps(topic) == "LogAppendTime":
+		// Before the end of the transaction, whose marker has a time too.
+		at.ms = p.list(ctx, topic, listNewest, readUncommitted)[rec.Partition].ms
+		at.after = p.o.Now()
 	}
 	if e := cl.EndTransaction(ctx, kgo.TryAbort); e != nil {
 		err = errors.Join(err, fmt.Errorf("abort the transaction: %w", e))
