@@ -217,7 +217,7 @@ func (p *preflight) judgeOpen(t heldOpen, ends [2]int64) bool {
 	lane := fmt.Sprintf("%s/%d", t.topic, t.partition)
 	tool := "kafka-transactions.sh --bootstrap-server " + p.commands.bootstrap
 	look := fmt.Sprintf("%s describe-producers --topic %s --partition %d", tool, t.topic, t.partition)
-	hidden := fmt.Sprintf("%d offsets from %d on cannot be read by read-committed readers, Bide among them", ends[1]-ends[0], ends[0])
+	hidden := fmt.Sprintf("the %d offsets from %d on cannot be read by read-committed readers, Bide among them", ends[1]-ends[0], ends[0])
 	if t.err != nil {
 		p.add(CheckWarning, "transactions", lane, fmt.Sprintf("a transaction is open: %s; whose it is cannot be told: %v", hidden, t.err), look)
 		return true
@@ -233,17 +233,19 @@ func (p *preflight) judgeOpen(t heldOpen, ends [2]int64) bool {
 	if t.atLeast {
 		howOld = "for " + age.String() + " or longer (it wrote last then)"
 	}
-	name := "transactional id " + t.id
-	if t.id == "" {
-		name = "of a transactional id that Bide may not describe, or that the cluster has forgotten"
+	text := fmt.Sprintf("a transaction has been open %s, from offset %d on, of producer id %d, ", howOld, t.start, t.producer)
+	switch {
+	case t.id == "":
+		p.add(level, "transactions", lane, text+"whose transactional id Bide may not describe, or the cluster has forgotten: "+hidden+
+			". An administrator can tell whose it is: end or restart that producer. Abort it only if it is not a Bide: that may lose messages",
+			look, tool+" list")
+	case strings.HasPrefix(t.id, "bide-"):
+		p.add(level, "transactions", lane, text+"transactional id "+t.id+": "+hidden+
+			". It is a Bide's own: do not abort it, for that may lose messages. Start the instance that it belongs to, which ends it", look)
+	default:
+		p.add(level, "transactions", lane, text+"transactional id "+t.id+": "+hidden+". End or restart that producer; where it is gone for good, abort what it left",
+			fmt.Sprintf("%s abort --topic %s --partition %d --start-offset %d", tool, t.topic, t.partition, t.start))
 	}
-	text := fmt.Sprintf("producer id %d, %s, has had a transaction open %s, from offset %d on: %s", t.producer, name, howOld, t.start, hidden)
-	if cut := strings.LastIndexByte(t.id, '-'); cut > 0 && ownsPrefix(p.o.Group, t.id[:cut]) {
-		p.add(level, "transactions", lane, text+". It is Bide's own: do not abort it, for that may lose messages. Start the instance that it belongs to, which ends it", look)
-		return true
-	}
-	p.add(level, "transactions", lane, text+". End or restart that producer; where it is gone for good, abort what it left",
-		fmt.Sprintf("%s abort --topic %s --partition %d --start-offset %d", tool, t.topic, t.partition, t.start))
 	return true
 }
 

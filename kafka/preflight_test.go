@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"slices"
@@ -234,112 +233,6 @@ func TestPreflightReportsUnfitSettingsWithTheirCommands(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestPreflightNamesWhoPinsTheIngress has a foreign producer leave a transaction open.
-func TestPreflightNamesWhoPinsTheIngress(t *testing.T) {
-	onBrokers(t, func(t *testing.T, b *bed) {
-		open := func(id string) {
-			cl, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.TransactionalID(id), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.TransactionTimeout(time.Minute))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				_ = cl.EndTransaction(context.WithoutCancel(t.Context()), kgo.TryAbort)
-				cl.Close()
-			})
-			if err := cl.BeginTransaction(); err != nil {
-				t.Fatal(err)
-			}
-			if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: b.ingress, Partition: 2, Value: []byte("x")}).FirstErr(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		foreign, own := b.name+"-else", txnID(txnPrefix(b.name, "pod"), 1)
-		open(foreign)
-		o := PreflightOptions{
-			Connection: Connection{Brokers: []string{b.addr}}, Group: b.name, AnyTarget: true,
-			Topics: TopicOptions{Ingress: []IngressTopic{{Name: b.ingress, Carried: true}}, DeadLetter: b.dead},
-		}
-		lane := b.lane(2).String()
-		if young := at(Preflight(t.Context(), o), CheckError); young != "" {
-			t.Errorf("a young transaction is reported:\n%s", young)
-		}
-		later := func(by time.Duration) []Check {
-			o.Now = func() time.Time { return time.Now().Add(by) }
-			return Preflight(t.Context(), o)
-		}
-		find(t, later(2*time.Minute), CheckWarning, "transactions", lane, foreign, "for 2m", "from offset 0", "kafka-transactions.sh", "abort --topic "+b.ingress+" --partition 2 --start-offset 0")
-		find(t, later(time.Hour), CheckError, "transactions", lane, foreign, "for 1h")
-		open(own)
-		find(t, later(time.Hour), CheckError, "transactions", lane, own, "Bide's own: do not abort")
-	})
-}
-
-func TestPreflightReportsWhoElseIsInTheGroup(t *testing.T) {
-	onBrokers(t, func(t *testing.T, b *bed) {
-		o := PreflightOptions{
-			Connection: Connection{Brokers: []string{b.addr}}, Group: b.name, Instance: "pod-0", AnyTarget: true,
-			Topics: TopicOptions{Ingress: []IngressTopic{{Name: b.ingress, Carried: true}}, DeadLetter: b.dead},
-		}
-		find(t, Preflight(t.Context(), o), CheckOK, "group", b.name, "0 members")
-		p := b.start("pod-0")
-		p.await(4)
-		find(t, Preflight(t.Context(), o), CheckNote, "group", b.name, "member pod-0", "has this instance id")
-		o.Instance, o.GroupProtocol = "pod-1", ConsumerProtocol
-		find(t, Preflight(t.Context(), o), CheckWarning, "group", b.name, "classic")
-		o.GroupProtocol = ClassicProtocol
-		o.Topics.Ingress = []IngressTopic{{Name: b.ingress + "-else"}}
-		find(t, Preflight(t.Context(), o), CheckWarning, "group", b.name, "reads "+b.ingress)
-		p.leave()
-
-		other, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.ConsumerGroup(b.name), kgo.ConsumeTopics(b.ingress), kgo.Balancers(kgo.RangeBalancer()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer other.Close()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			if member, _ := other.GroupMetadata(); member != "" {
-				checks := Preflight(t.Context(), o)
-				if strings.Contains(at(checks, CheckError), `"range"`) {
-					find(t, checks, CheckError, "group", b.name, `"range"`, "name another group")
-					return
-				}
-			}
-			if time.Now().After(deadline) {
-				t.Fatal("the other member's assignor is not reported")
-			}
-		}
-	})
-}
-
-func TestPreflightReportsCommitsThatWouldStopALane(t *testing.T) {
-	onBrokers(t, func(t *testing.T, b *bed) {
-		b.produce(b.lane(0), "a", "b")
-		var offsets kadm.Offsets
-		offsets.AddOffset(b.ingress, 0, 1, -1)
-		if err := b.admin.CommitAllOffsets(t.Context(), b.name, offsets); err != nil {
-			t.Fatal(err)
-		}
-		o := PreflightOptions{
-			Connection: Connection{Brokers: []string{b.addr}}, Group: b.name, AnyTarget: true,
-			Topics: TopicOptions{Ingress: []IngressTopic{{Name: b.ingress, Carried: true}}, DeadLetter: b.dead},
-		}
-		find(t, Preflight(t.Context(), o), CheckError, "commits", b.lane(0).String(), "without metadata", "--on-foreign-commit clear")
-	})
-}
-
-func TestPreflightWritesOnlyWhatIsAborted(t *testing.T) {
-	onBrokers(t, func(t *testing.T, b *bed) {
-		o := PreflightOptions{
-			Connection: Connection{Brokers: []string{b.addr}}, Group: b.name, AnyTarget: true, Write: true,
-			Topics: TopicOptions{Ingress: []IngressTopic{{Name: b.ingress, Carried: true}}, DeadLetter: b.dead},
-		}
-		find(t, Preflight(t.Context(), o), CheckOK, "rights", b.dead, "--write")
-		if values := b.read(0, b.dead); len(values) != 0 {
-			t.Errorf("a read-committed consumer sees %q", values)
-		}
-	})
 }
 
 func TestPreflightMeasuresTheClock(t *testing.T) {
