@@ -4,6 +4,7 @@
 //
 //	Connection     brokers, TLS, SASL ──► options for every client
 //	EnsureTopics   ingress and dead-letter topic: made, and checked for what would lose messages
+//	Preflight      what would keep all of this from working, asked before a start
 //	Contract       headers ──► due, target, or a reason for a dead letter; messages ──► records
 //	Cluster        group member ──► lanes;  reader ──► batches;  transactions: records + commits
 //
