@@ -275,21 +275,19 @@ func (p *preflight) lacks(subject, flag string, lack map[CheckLevel][]right) boo
 
 // operationName returns an operation as kafka-acls.sh takes it.
 func operationName(op kmsg.ACLOperation) string {
-	switch op {
-	case kmsg.ACLOperationRead:
-		return "Read"
-	case kmsg.ACLOperationWrite:
-		return "Write"
-	case kmsg.ACLOperationDelete:
-		return "Delete"
-	case kmsg.ACLOperationDescribe:
-		return "Describe"
-	case kmsg.ACLOperationDescribeConfigs:
-		return "DescribeConfigs"
-	case kmsg.ACLOperationClusterAction:
-		return "ClusterAction"
+	if name, ok := operationNames[op]; ok {
+		return name
 	}
 	return op.String()
+}
+
+var operationNames = map[kmsg.ACLOperation]string{
+	kmsg.ACLOperationRead:            "Read",
+	kmsg.ACLOperationWrite:           "Write",
+	kmsg.ACLOperationDelete:          "Delete",
+	kmsg.ACLOperationDescribe:        "Describe",
+	kmsg.ACLOperationDescribeConfigs: "DescribeConfigs",
+	kmsg.ACLOperationClusterAction:   "ClusterAction",
 }
 
 // grant takes a resource as kafka-acls.sh names it.

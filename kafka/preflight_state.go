@@ -71,16 +71,14 @@ func (p *preflight) readStamps(ctx context.Context, o *TopicOptions) {
 	}
 }
 
-// split returns the errors that an error joins.
+// split returns the errors that EnsureTopics joined.
 func split(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		all := joined.Unwrap()
-		if len(all) > 0 && !errors.Is(all[0], err) && all[0] != ErrTopicUnfit {
-			return all
-		}
-	}
 	if err == nil {
 		return nil
+	}
+	// errors.Join's result alone: an error wrapped with two verbs has a text of its own.
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && err.Error() == errors.Join(joined.Unwrap()...).Error() {
+		return joined.Unwrap()
 	}
 	return []error{err}
 }

@@ -215,12 +215,14 @@ func TestPreflightReportsUnfitSettingsWithTheirCommands(t *testing.T) {
 	makeTopic(t, cl, "compacted", "cleanup.policy=compact")
 	makeTopic(t, cl, "short", "retention.ms=3600000")
 	makeTopic(t, cl, "dead", "max.message.bytes=1000")
+	makeTopic(t, cl, "compacted.too", "cleanup.policy=compact")
 	o := PreflightOptions{
 		Connection: Connection{Brokers: fake.ListenAddrs()}, Group: "bide", AnyTarget: true,
-		Topics: TopicOptions{Ingress: []IngressTopic{{Name: "compacted"}, {Name: "short", MaxDelay: 24 * time.Hour}}, DeadLetter: "dead"},
+		Topics: TopicOptions{Ingress: []IngressTopic{{Name: "compacted"}, {Name: "compacted.too"}, {Name: "short", MaxDelay: 24 * time.Hour}}, DeadLetter: "dead"},
 	}
 	checks := Preflight(t.Context(), o)
 	find(t, checks, CheckError, "topics", "compacted", "cleanup.policy=compact", "kafka-configs.sh", "--add-config cleanup.policy=delete")
+	find(t, checks, CheckError, "topics", "compacted.too", "--entity-name compacted.too")
 	find(t, checks, CheckWarning, "topics", "short", "retention.ms=3600000", "max-delay", "--add-config retention.ms=-1")
 	find(t, checks, CheckNote, "topics", "short", "message.timestamp.type=CreateTime", "LogAppendTime")
 	find(t, checks, CheckWarning, "topics", "dead", "max.message.bytes=1000", "--add-config max.message.bytes=")
