@@ -88,9 +88,18 @@ func (c *Cluster) Join(ctx context.Context, owner bide.Owner) error {
 // fenceSelf ends what an earlier process with this instance id left open.
 func (c *Cluster) fenceSelf(ctx context.Context) error {
 	if err := c.takeIDs(ctx, txnIDs(c.prefix)); err != nil {
+		if errors.Is(err, kerr.TransactionalIDAuthorizationFailed) {
+			return c.errNoIDs()
+		}
 		return fmt.Errorf("initialise the own transactional ids: %w", err)
 	}
 	return nil
+}
+
+// errNoIDs names the right that is missing, and one id for nine: they are all refused alike.
+func (c *Cluster) errNoIDs() error {
+	return fmt.Errorf("rights Write and Describe on the transactional id prefix %q are missing, as for %s: %w",
+		groupPrefix(c.opt.Group), txnID(c.prefix, 0), kerr.TransactionalIDAuthorizationFailed)
 }
 
 func (g *groupMember) options() []kgo.Opt {
@@ -216,7 +225,7 @@ func (g *groupMember) verdict(err error) error {
 		return fmt.Errorf("join group %s: %w: Bide needs Read on its ingress topics %s", o.Group, err, strings.Join(o.Topics, ", "))
 	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
 		// One id instead of nine: they are all refused alike.
-		return fmt.Errorf("Bide needs Write and Describe on transactional id prefix %q, as for %s: %w", groupPrefix(o.Group), txnID(g.cluster.prefix, 0), kerr.TransactionalIDAuthorizationFailed)
+		return g.cluster.errNoIDs()
 	case !mendable(err):
 		return fmt.Errorf("join group %s: %w", o.Group, err)
 	case g.ctx.Err() != nil:

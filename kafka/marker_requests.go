@@ -208,17 +208,13 @@ func (c *Cluster) writeMarker(ctx context.Context, at topicPartition, o openTxn,
 	if err != nil {
 		return fmt.Errorf("write a transaction marker to %s: %w", at, err)
 	}
-	for _, m := range resp.Markers {
-		for _, t := range m.Topics {
-			for _, p := range t.Partitions {
-				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					return fmt.Errorf("write a transaction marker to %s: %w", at, err)
-				}
-				return nil
-			}
-		}
+	if len(resp.Markers) != 1 || len(resp.Markers[0].Topics) != 1 || len(resp.Markers[0].Topics[0].Partitions) != 1 {
+		return fmt.Errorf("write a transaction marker to %s: missing in the answer", at)
 	}
-	return fmt.Errorf("write a transaction marker to %s: missing in the answer", at)
+	if err := kerr.ErrorForCode(resp.Markers[0].Topics[0].Partitions[0].ErrorCode); err != nil {
+		return fmt.Errorf("write a transaction marker to %s: %w", at, err)
+	}
+	return nil
 }
 
 // endAgain ends a transaction whose markers were lost by another one of the same id that has the
